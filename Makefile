@@ -1,0 +1,54 @@
+# Everything runs from .venv, which is made once and again only when pyproject.toml changes; after that nothing here
+# needs the network. All paths are relative, so the checkout may lie anywhere, also under a name with spaces.
+
+PYTHON ?= python3
+JOBS   ?= 2
+SEEDS  ?= 1000
+
+VENV  := .venv
+STAMP := $(VENV)/.installed
+RUN   := $(VENV)/bin/python
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: venv
+venv: $(STAMP) ## make .venv with the package and everything needed to work on it
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(RUN) -m pip install --quiet --editable '.[dev]'
+	@touch $(STAMP)
+
+.PHONY: demo
+demo: $(STAMP) ## watch a simulated cluster append, crash and recover
+	@$(RUN) -m varlog demo
+
+.PHONY: test
+test: lint typecheck ## lint, check types, run every test
+	$(RUN) -m pytest -n $(JOBS)
+
+.PHONY: lint
+lint: $(STAMP) ## style and likely mistakes
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+
+.PHONY: typecheck
+typecheck: $(STAMP) ## mypy --strict over src and tests
+	$(RUN) -m mypy
+
+.PHONY: bench
+bench: $(STAMP) ## measure; writes a table, a picture and benchmarks/results/core.json
+	$(RUN) benchmarks/core.py
+
+.PHONY: sim
+sim: $(STAMP) ## look for a seed that breaks the log (SEEDS=1000 JOBS=2)
+	$(RUN) -m varlog sim --seeds $(SEEDS) --jobs $(JOBS)
+
+.PHONY: clean
+clean: ## remove .venv, caches and build output
+	rm -rf $(VENV) build dist src/varlog.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

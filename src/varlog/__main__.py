@@ -1,0 +1,8 @@
+"""`python -m varlog` is the same as the command `varlog`."""
+
+from __future__ import annotations
+
+from varlog.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""The command `varlog`.
+
+Each command lives with the part it drives and is named here by its import path only, so that starting the program
+costs no more than the command that runs.
+"""
+
+from __future__ import annotations
+
+from cyclopts import App
+
+from varlog import __version__
+
+app = App(name="varlog", help="A strongly consistent, totally ordered distributed log.", version=__version__)
+
+
+def main() -> None:
+    """Entry point of the `varlog` script."""
+    app()

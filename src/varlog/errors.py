@@ -1,0 +1,196 @@
+"""Every error a caller can meet, with a stable code for the wire.
+
+One root, one registry: a code is given once and never changes its meaning. The class says whether a retry of the same
+request is safe (`retriable`), the docstring says when it is raised, the message says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class VarlogError(Exception):
+    """The root of every error of this system."""
+
+    code: ClassVar[int] = 0
+    retriable: ClassVar[bool] = False
+    """True if the request may be sent again as it is and could succeed."""
+
+    registry: ClassVar[dict[int, type[VarlogError]]] = {}
+
+    def __init_subclass__(cls, *, code: int, retriable: bool = False) -> None:
+        super().__init_subclass__()
+        taken = VarlogError.registry.get(code)
+        if taken is not None:
+            raise TypeError(f"error code {code} is {taken.__name__}'s already; {cls.__name__} needs another")
+        cls.code = code
+        cls.retriable = retriable
+        VarlogError.registry[code] = cls
+
+
+# 1-19: what the caller handed in
+
+
+class InvalidArgument(VarlogError, code=1):
+    """An argument is outside of what the call accepts."""
+
+
+class EmptyBatch(VarlogError, code=2):
+    """A batch has no entries; there is nothing to give a position to."""
+
+
+class EntryTooLarge(VarlogError, code=3):
+    """One entry exceeds `limits.MAX_ENTRY_BYTES`."""
+
+
+class BatchTooLarge(VarlogError, code=4):
+    """A batch exceeds `limits.MAX_BATCH_BYTES` or `limits.MAX_BATCH_ENTRIES`; split it."""
+
+
+class MalformedBatch(VarlogError, code=5):
+    """Bytes that claim to be a record batch are not one."""
+
+
+class UnknownCodec(VarlogError, code=6):
+    """A batch is compressed by a codec this version does not know."""
+
+
+class UnsupportedFormat(VarlogError, code=7):
+    """Bytes or files were written by a newer version; upgrade before opening them."""
+
+
+class ChecksumMismatch(VarlogError, code=8):
+    """A batch's bytes are not the bytes its writer made."""
+
+
+# 20-39: storage
+
+
+class Corrupt(VarlogError, code=20):
+    """Stored bytes that were once synced are damaged. Never answered as data, nor as absence."""
+
+    def __init__(self, what: str, *, segment: str, offset: int) -> None:
+        super().__init__(f"{what} in {segment} at offset {offset}; the replica must be repaired from another one")
+        self.segment = segment
+        self.offset = offset
+
+
+class WrongIdentity(VarlogError, code=21):
+    """Files belong to another cluster, storage node, topic or log stream."""
+
+
+class DirectoryLocked(VarlogError, code=22):
+    """Another process has the directory open; stop it first."""
+
+
+class NotWritable(VarlogError, code=23):
+    """A directory does not exist, is no directory, or may not be written."""
+
+
+class DiskFull(VarlogError, code=24):
+    """No space is left; appends fail, reads go on. Free space and restart the node."""
+
+
+class Poisoned(VarlogError, code=25):
+    """A write or fsync failed before; the replica accepts nothing until it is opened anew (M8)."""
+
+
+class NoSuchReplica(VarlogError, code=26):
+    """There is no log stream data at that path."""
+
+
+class AlreadyExists(VarlogError, code=27):
+    """There is data where new data should be made; nothing was changed."""
+
+
+# 40-59: log stream
+
+
+class Sealed(VarlogError, code=40, retriable=True):
+    """The log stream takes no appends now; use another one, or wait for its unseal."""
+
+
+class StaleEpoch(VarlogError, code=41):
+    """The request names an epoch that has passed; refresh metadata."""
+
+
+class NotPrimary(VarlogError, code=42):
+    """The replica is not the primary of its epoch; refresh metadata."""
+
+
+class SequenceGap(VarlogError, code=43, retriable=True):
+    """A writer's earlier batch has not arrived on this log stream yet (rule 18)."""
+
+
+class FateExpired(VarlogError, code=44):
+    """The writer is too far behind for the log to say whether this batch was appended; it is unknown (rule 19)."""
+
+
+class Busy(VarlogError, code=45, retriable=True):
+    """A queue is full; try again shortly."""
+
+
+class DidNotHappen(VarlogError, code=46):
+    """The append never happened and never will (rule 19)."""
+
+
+class NotYet(VarlogError, code=47, retriable=True):
+    """The position is beyond what this replica knows to be complete (rule 10)."""
+
+
+class Trimmed(VarlogError, code=48):
+    """The position was trimmed; `first` is where the log now begins."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__(f"trimmed: the log now begins at {first}")
+        self.first = first
+
+
+class UnknownLogStream(VarlogError, code=49):
+    """There is no such log stream here; refresh metadata."""
+
+
+class ConsistencyViolation(VarlogError, code=50):
+    """Two parts of the system disagree on what is committed. The replica stops at once and says so (M5)."""
+
+
+# 60-79: metadata
+
+
+class NotLeader(VarlogError, code=60, retriable=True):
+    """This metadata repository does not lead; ask another one."""
+
+
+class Conflict(VarlogError, code=61):
+    """The state has changed since the request was made; read it again and decide anew."""
+
+
+class UnknownTopic(VarlogError, code=62):
+    """There is no such topic."""
+
+
+class UnknownNode(VarlogError, code=63):
+    """There is no such storage node."""
+
+
+class LimitExceeded(VarlogError, code=64):
+    """The cluster holds as many of these as it may."""
+
+
+class StoreUnavailable(VarlogError, code=65, retriable=True):
+    """The metadata store did not take the request; nothing happened."""
+
+
+class OutcomeUnknown(VarlogError, code=66):
+    """The metadata store may or may not have taken the write; read it again before anything else (rule 1)."""
+
+
+# 80-99: client
+
+
+class Unknown(VarlogError, code=80):
+    """The deadline passed before it could be known whether the append happened."""
+
+
+class DeadlineExceeded(VarlogError, code=81, retriable=True):
+    """The deadline passed; the request changes nothing."""

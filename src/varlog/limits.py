@@ -1,0 +1,43 @@
+"""Every limit of the system, in one place.
+
+A limit is part of the interface: what exceeds one is refused with a typed error before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Record batch
+MAX_ENTRY_BYTES: Final = 16 * MIB
+MAX_BATCH_BYTES: Final = 32 * MIB
+MAX_BATCH_ENTRIES: Final = 1 << 20
+MAX_BATCH_HEADER_BYTES: Final = 4 * KIB
+
+# Log stream storage
+SEGMENT_BYTES: Final = 64 * MIB
+MAX_SEGMENT_BYTES: Final = 1 << 31
+WRITE_GROUP_BYTES: Final = 8 * MIB
+RESIDENT_SEGMENT_INDEXES: Final = 64
+SCAN_REPLY_BYTES: Final = 4 * MIB
+
+# Log stream executor
+MAX_UNCOMMITTED_BYTES: Final = 64 * MIB
+MAX_UNCOMMITTED_BATCHES: Final = 8192
+MAX_WAITING_READS: Final = 4096
+
+# Exactly once (rule 18)
+DEDUP_SEQUENCES_PER_WRITER: Final = 512
+DEDUP_SEQUENCES: Final = 65536
+
+# Metadata repository
+MAX_TOPICS: Final = 4096
+MAX_LOG_STREAMS: Final = 16384
+MAX_REPLICAS: Final = 7
+MAX_LOG_STREAMS_PER_NODE: Final = 1024
+MAX_CUT_HISTORY: Final = 65536
+MAX_PENDING_DECISIONS: Final = 1024
+MAX_CUTS_PER_REPLY: Final = 1024
+METADATA_VALUE_BYTES: Final = 8 * MIB
