@@ -14,9 +14,9 @@ A set that would grow beyond `limit` is replaced by a systematic part of it, and
 (`complete` is False). For the unsynced operations p1..pn of one file, or of the names, that part is: for each pi and
 each of its outcomes, with all others whole, with all others absent, and with those before it whole and those after it
 absent; and every pair of operations absent or zeros with all others whole. Where the combinations of files and names
-are too many, it is: one of them in each of its states while the others are whole, and while the others are absent;
-every pair in each of their states while the others are whole, as far as the limit goes; and samples drawn with a fixed
-seed up to the limit.
+are too many, it is, for each shape of the names: one file in each of its states while the others are whole, and while
+the others are absent; every pair of files in each of their states while the others are whole, if the shape's share of
+the limit allows; and as many samples, drawn with a fixed seed, as its share.
 """
 
 from __future__ import annotations
@@ -217,6 +217,7 @@ class _Enumeration:
     def _states(self, position: int) -> Iterator[CrashState]:
         """The legal states when the first `position` operations were issued."""
         shapes, complete = self._names.states(self._limit)
+        share = max(1, self._limit // len(shapes))
         contents: dict[int, list[_Way[Content]]] = {}
         images: dict[int, list[FileImage]] = {}
         for number, file in self._files.items():
@@ -227,9 +228,9 @@ class _Enumeration:
             shape_names = _reachable(shape.state)
             files = [(path, target) for path, target in shape_names.items() if isinstance(target, int)]
             sizes = [len(contents.get(number, ())) or 1 for _, number in files]
-            whole_product = math.prod(sizes) * len(shapes) <= self._limit
+            whole_product = math.prod(sizes) <= share
             directories = frozenset(p for p, t in shape_names.items() if t is NameKind.DIRECTORY and p != "/")
-            picks = itertools.product(*map(range, sizes)) if whole_product else _part_of_product(sizes, self._limit)
+            picks = itertools.product(*map(range, sizes)) if whole_product else _part_of_product(sizes, share)
             for pick in picks:
                 chosen = {
                     path: images[number][i] if number in images else FileImage(b"", 0)
@@ -258,7 +259,7 @@ def _reachable(names: Names) -> Names:
     return found
 
 
-def _part_of_product(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, ...]]:
+def _part_of_product(sizes: Sequence[int], share: int) -> Iterator[tuple[int, ...]]:
     """The systematic part of the module's text; state 0 of each is absent, state 1 is whole (if there are two)."""
     absent = tuple(0 for _ in sizes)
     whole = tuple(min(1, size - 1) for size in sizes)
@@ -266,18 +267,15 @@ def _part_of_product(sizes: Sequence[int], limit: int) -> Iterator[tuple[int, ..
         for i, size in enumerate(sizes):
             for state in range(size):
                 yield (*rest[:i], state, *rest[i + 1 :])
-    yielded = 0
-    for i, j in itertools.combinations(range(len(sizes)), 2):
-        for first, second in itertools.product(range(sizes[i]), range(sizes[j])):
-            if yielded >= limit:
-                return
-            yielded += 1
-            yield (*whole[:i], first, *whole[i + 1 : j], second, *whole[j + 1 :])
+    if sum(a * b for a, b in itertools.combinations(sizes, 2)) <= share:
+        for i, j in itertools.combinations(range(len(sizes)), 2):
+            for first, second in itertools.product(range(sizes[i]), range(sizes[j])):
+                yield (*whole[:i], first, *whole[i + 1 : j], second, *whole[j + 1 :])
     rng = random.Random(0)
-    for _ in range(yielded, limit):
+    for _ in range(share):
         yield tuple(rng.randrange(size) for size in sizes)
 
 
 def crash_states(recording: Recording, *, limit: int = DEFAULT_LIMIT) -> Iterator[CrashState]:
-    """Every legal crash state of the recorded run, each once; at most about `limit` per point in time."""
+    """Every legal crash state of the recorded run, each once; a small multiple of `limit` per point in time at most."""
     return _Enumeration(recording, limit).run()
