@@ -103,6 +103,15 @@ class AlreadyExists(VarlogError, code=27):
     """There is data where new data should be made; nothing was changed."""
 
 
+class JournalCorrupt(Corrupt, code=28):
+    """The metadata journal is damaged where it was once synced. It is left as it is; restore it from a backup."""
+
+    def __init__(self, what: str, *, segment: str, offset: int) -> None:
+        VarlogError.__init__(self, f"{what} in {segment} at offset {offset}; restore the metadata from a backup")
+        self.segment = segment
+        self.offset = offset
+
+
 # 40-59: log stream
 
 
@@ -183,6 +192,14 @@ class StoreUnavailable(VarlogError, code=65, retriable=True):
 
 class OutcomeUnknown(VarlogError, code=66):
     """The metadata store may or may not have taken the write; read it again before anything else (rule 1)."""
+
+
+class LeaseNotFound(VarlogError, code=67):
+    """The lease has run out, was revoked or never was; nothing happened."""
+
+
+class Compacted(VarlogError, code=68):
+    """The metadata store has forgotten the changes a watch asked for; read anew and watch from there."""
 
 
 # 80-99: client

@@ -30,7 +30,9 @@ MAX_WAITING_READS: Final = 4096
 
 # Exactly once (rule 18)
 DEDUP_SEQUENCES_PER_WRITER: Final = 512
+"""Also the most a writer may have in flight on one log stream: every batch in flight stays decidable."""
 DEDUP_SEQUENCES: Final = 65536
+"""Over all writers of a log stream; beyond it the writers silent for longest, by log position, are forgotten."""
 
 # Metadata repository
 MAX_TOPICS: Final = 4096
@@ -41,3 +43,12 @@ MAX_CUT_HISTORY: Final = 65536
 MAX_PENDING_DECISIONS: Final = 1024
 MAX_CUTS_PER_REPLY: Final = 1024
 METADATA_VALUE_BYTES: Final = 8 * MIB
+METADATA_TXN_OPERATIONS: Final = 128
+METADATA_STORE_BYTES: Final = 1024 * MIB
+MAX_LEASE_SECONDS: Final = 86400
+
+# Metadata stores of our own
+MAX_STAGED_REQUESTS: Final = 4096
+JOURNAL_COMPACT_BYTES: Final = 16 * MIB
+WATCH_HISTORY_REVISIONS: Final = 4096
+WATCH_HISTORY_BYTES: Final = 64 * MIB
