@@ -72,7 +72,10 @@ _CHECKED_FROM = 8
 _PROLOGUE: Final = struct.Struct("<II")
 _EXTENSION: Final = struct.Struct("<HH")
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_OFFSET_TYPES: Final = {pa.binary(): np.dtype(np.int32), pa.large_binary(): np.dtype(np.int64)}
+_OFFSET_TYPES: Final[Mapping[pa.DataType, np.dtype[np.signedinteger]]] = {
+    pa.binary(): np.dtype(np.int32),
+    pa.large_binary(): np.dtype(np.int64),
+}
 _PADDING: Final = tuple(bytes(-length % 8) for length in range(8))
 
 
@@ -314,6 +317,11 @@ def _arrow_parts(array: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int6
     if array.type not in _OFFSET_TYPES:
         raise InvalidArgument(f"a column of type {array.type}; cast it to binary")
     dtype = _OFFSET_TYPES[array.type]
+    try:
+        # A column read from a file or another process is only as good as its bytes.
+        array.validate(full=True)
+    except pa.ArrowInvalid as e:
+        raise InvalidArgument(f"the column contradicts itself: {e}") from None
     if array.null_count:
         raise InvalidArgument(f"{array.null_count} entries are null; an entry is bytes, of which there may be none")
     if len(array) == 0:
@@ -323,16 +331,10 @@ def _arrow_parts(array: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int6
     for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
         if len(chunk):
             _, offset_buffer, data_buffer = chunk.buffers()
-            data = memoryview(data_buffer if data_buffer is not None else b"")
-            if offset_buffer is None or offset_buffer.size < (chunk.offset + len(chunk) + 1) * dtype.itemsize:
-                raise InvalidArgument("the column's offsets are incomplete")
             offsets = np.frombuffer(offset_buffer, dtype, len(chunk) + 1, chunk.offset * dtype.itemsize)
-            begin, end = int(offsets[0]), int(offsets[-1])
-            if begin < 0 or end > len(data) or (offsets[1:] < offsets[:-1]).any():
-                raise InvalidArgument("the column's offsets go backwards or beyond its data")
             sizes.append(np.diff(offsets).astype(np.int64, copy=False))
-            parts.append(data[begin:end])
-    return sizes[0] if len(sizes) == 1 else np.concatenate(sizes), parts
+            parts.append(memoryview(data_buffer)[offsets[0] : offsets[-1]])
+    return np.concatenate(sizes), parts
 
 
 # Header
