@@ -377,17 +377,16 @@ class Journal:
     def close(self) -> None:
         """Close the files and let go of the directory. No group is under way; what is staged is refused."""
         assert self._under_way is None, "a group is still under way"
-        refused, self._staged = self._staged, []
-        for request in refused:
-            if request.done is not None:
-                request.done(StoreUnavailable("the metadata journal was closed"))
+        failed, self.failed = self.failed, OSError(errno.EBADF, "it was closed")
         try:
-            if self.failed is None:
+            if failed is None:
                 self._mark_file.fdatasync()
         finally:
             self._file.close()
             self._mark_file.close()
             self._lock.release()
+            if (group := self.take()) is not None:
+                self.finish(group)
 
     # Files
 
