@@ -194,7 +194,11 @@ def test_damaged_extensions_are_refused(at: int, value: bytes) -> None:
 # Limits and wrong arguments
 
 
-@pytest.mark.parametrize("nothing", [[], (), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())], ids=repr)
+@pytest.mark.parametrize(
+    "nothing",
+    [[], (), pa.array([], pa.binary()), pa.chunked_array([], pa.binary())],
+    ids=["list", "tuple", "column", "chunks"],
+)
 def test_an_empty_batch_is_refused(nothing: list[bytes]) -> None:
     with pytest.raises(EmptyBatch):
         encode(nothing)
@@ -252,7 +256,7 @@ def test_stated_lengths_over_the_limits_are_refused_by_the_header_alone(at: int,
         pa.array([b"x", None], pa.binary()),
         pa.chunked_array([pa.array([b"x"]), pa.array([None], pa.binary())]),
     ],
-    ids=str,
+    ids=["bytes", "text", "number", "none", "text column", "number column", "null column", "null chunk"],
 )
 def test_what_is_not_bytes_is_refused(entries: list[bytes]) -> None:
     with pytest.raises(InvalidArgument):
