@@ -21,6 +21,7 @@ SEGMENT_BYTES: Final = 64 * MIB
 MAX_SEGMENT_BYTES: Final = 1 << 31
 WRITE_GROUP_BYTES: Final = 8 * MIB
 RESIDENT_SEGMENT_INDEXES: Final = 64
+READ_CHUNK_BYTES: Final = 1 * MIB
 SCAN_REPLY_BYTES: Final = 4 * MIB
 
 # Log stream executor

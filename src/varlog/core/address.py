@@ -1,0 +1,23 @@
+"""Who a message goes to.
+
+The core names its peers by role and id and leaves it to whoever runs it to find them. A client's address is whatever
+its messages came from; the core only hands it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from varlog.core.messages import Message
+from varlog.types import StorageNodeID
+
+Address = str
+Send = Callable[[Address, Message], None]
+
+METADATA_REPOSITORY: Address = "mr"
+"""The metadata repository that leads, whichever process that is."""
+
+
+def node_address(snid: StorageNodeID) -> Address:
+    """The address of a storage node."""
+    return f"sn/{snid}"

@@ -1,0 +1,65 @@
+"""The branches of the protocol rules, so that a run can show which of them it took.
+
+A rule that no simulated run ever reaches is not tested, however green the run. The core tells an observer each time it
+takes one of these branches; the simulator counts them and fails on a zero. All of them are off the hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+
+class Branch(Enum):
+    """One way a protocol rule can go; the value says it in words."""
+
+    RULE1_DECISION_WAITS_FOR_WRITE = "rule 1: a decision waited for the write before it"
+    RULE1_UNKNOWN_HAPPENED = "rule 1: an unknown write was re-read and had happened"
+    RULE1_UNKNOWN_DID_NOT_HAPPEN = "rule 1: an unknown write was re-read and had not happened"
+    RULE1_FENCED = "rule 1: a deposed leader's write was refused"
+    RULE2_STALE_SEAL_REFUSED = "rule 2: a seal of a passed epoch was refused"
+    RULE2_SEAL_REPEATED = "rule 2: a repeated seal was answered again"
+    RULE2_UNSEAL_REFUSED = "rule 2: an unseal not from SEALED at epoch + 1 was refused"
+    RULE3_NON_MEMBER_REFUSED = "rule 3: a node outside the set refused its unseal"
+    RULE4_COMPLETE_BY_SNAPSHOT = "rule 4: a replica at the snapshot's end needed no history"
+    RULE4_HISTORY_DROPPED = "rule 4: cuts durable on enough replicas left the history"
+    RULE5_NEW_BOOT_VOIDS = "rule 5: a new boot id voided earlier reports"
+    RULE5_SNAPSHOT_AFTER_GAP = "rule 5: a node that missed versions was given the current state"
+    RULE5_SHRUNK_REPORT = "rule 5: a durable end that shrank was not counted"
+    RULE5_METADATA_WENT_BACK = "rule 5: a node stopped because metadata went back"
+    RULE6_SEAL_VOIDS_FRAMES = "rule 6: a seal voided stored frames above its point"
+    RULE7_FOREIGN_FRAMES_DROPPED = "rule 7: frames that a cut does not name were dropped"
+    RULE8_SEALED_BY_CUTS = "rule 8: a SEALING replica became SEALED by fetched cuts"
+    RULE8_COMMITTED_AFTER_SEAL = "rule 8: a cut was applied after the seal that ended its epoch"
+    RULE9_COMPLETION_DROPPED = "rule 9: a write completed after its epoch had ended"
+    RULE10_HWM_RAISED = "rule 10: a quiet replica's completeness was raised"
+    RULE10_HWM_WITHHELD = "rule 10: a high watermark did not apply to a replica"
+    RULE10_NOT_YET = "rule 10: a read beyond completeness was answered not yet"
+    RULE11_MERGE_WAITED = "rule 11: the merge waited for a log stream"
+    RULE11_GAP_REFRESHED = "rule 11: a gap made the merge refresh metadata"
+    RULE14_TRIM_ENFORCED = "rule 14: a read below the trim point was refused"
+    RULE17_STALE_APPEND = "rule 17: an append of a passed epoch was refused"
+    RULE18_DUPLICATE_COMMITTED = "rule 18: a duplicate got its original answer"
+    RULE18_DUPLICATE_PENDING = "rule 18: a duplicate waited for the original's commit"
+    RULE18_GAP = "rule 18: a gap in a writer's sequence was refused"
+    RULE18_ROLLED_BACK = "rule 18: a seal rolled the deduplication table back"
+    RULE18_EXPIRED = "rule 18: a writer's records expired by log position"
+    RULE19_COMMITTED = "rule 19: an append's fate was told: it had happened"
+    RULE19_DID_NOT_HAPPEN = "rule 19: an append's fate was told: it never happened"
+    RULE19_WITHHELD = "rule 19: an incomplete replica did not tell a fate"
+    RULE19_EXPIRED = "rule 19: an expired fate was told as unknown"
+    M5_SEALED_AT_ONCE = "M5: a replica was complete at its seal"
+    M5_SEALING = "M5: a replica was behind at its seal"
+    M7_BACKUP_REFUSED = "M7: a primary sealed itself because a backup refused"
+    M7_BACKUP_SILENT = "M7: a primary sealed itself because a backup was silent"
+    M8_POISONED = "M8: a replica sealed itself after an I/O fault"
+    B7_STARTED_SEALING = "B7: a restarted replica began in SEALING"
+    B10_PARTIAL_COMMIT = "B10: a partial commit was dropped at recovery"
+
+
+Observe = Callable[[Enum], None]
+"""Told a `Branch`, or a `states.Transition`."""
+
+
+def ignore(branch: Enum) -> None:
+    """The observer of production: nobody is looking."""

@@ -1,0 +1,555 @@
+"""MetadataRepository: turns reports into one global order and decides everything else that all must agree on.
+
+It leads or it follows. A leader has raised the term in the metadata store and proves itself with every write: each
+entry of the version sequence is one transaction that compares the leader key and the version key, so a deposed leader,
+or a write that comes late, changes nothing (rule 1). One entry is written at a time; what is asked for meanwhile waits,
+and reports accumulate into the next cut. Only when the store has answered is an entry applied, announced to the nodes
+and answered to whoever asked for it. An unknown outcome is settled by reading the store again before anything else.
+
+How the state is kept: `version`, one `entry/<version>` for each entry, and every so often a `snapshot` of the whole
+state; old entries are deleted once the snapshot holds them and, for a cut, enough replicas have it on disk (rule 4).
+
+Nothing is sent when nothing changes. What a node may have missed it learns from the answer to its keep-alive (rule 5).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Final, NamedTuple
+
+import msgspec
+
+from varlog import errors, limits
+from varlog.core import metastate as m
+from varlog.core.address import Address, Send, node_address
+from varlog.core.branches import Branch, Observe
+from varlog.core.decisions import Already, decide
+from varlog.core.messages import (
+    Commit,
+    Cuts,
+    Decided,
+    FetchCuts,
+    GetMetadata,
+    GetTail,
+    Message,
+    Metadata,
+    Range,
+    Report,
+    Snapshot,
+    StreamEnd,
+    StreamInfo,
+    Tail,
+    TopicInfo,
+)
+from varlog.core.metastate import AnyEntry, Cut, CutHistory, MetadataState
+from varlog.core.store import (
+    LEADER_KEY,
+    Committed,
+    Compare,
+    CompareFailed,
+    MetadataStore,
+    Put,
+    ReadOutcome,
+    ReadResult,
+    Txn,
+    TxnOutcome,
+    decode_term,
+    encode_term,
+)
+from varlog.core.tally import Tallies
+from varlog.errors import StoreUnavailable
+from varlog.types import LLSN, LogStreamID, StorageNodeID, Term, TopicID, Version
+
+VERSION_KEY: Final = "version"
+SNAPSHOT_KEY: Final = "snapshot"
+ENTRY_PREFIX: Final = "entry/"
+SNAPSHOT_EVERY: Final = 64
+DELETES_PER_WRITE: Final = 8
+
+_decode_entry = msgspec.msgpack.Decoder(AnyEntry).decode
+
+
+def entry_key(version: int) -> str:
+    return f"{ENTRY_PREFIX}{version:016x}"
+
+
+class Role(Enum):
+    FOLLOWING = "following"
+    CAMPAIGNING = "campaigning"
+    LOADING = "loading"
+    LEADING = "leading"
+
+
+class _Asked(NamedTuple):
+    source: Address
+    message: Message
+    request: int
+
+
+class _Write(NamedTuple):
+    """The entry being written, and who waits for it."""
+
+    version: Version
+    entry: AnyEntry
+    asked: _Asked | None
+    txn: Txn
+    snapshot: bool
+    deleted: int
+
+
+class _Node:
+    __slots__ = ("boot", "seq", "told")
+
+    def __init__(self, boot: int) -> None:
+        self.boot = boot
+        self.seq = 0
+        self.told: Version | None = None
+        """The version up to which the node has been sent everything; None before it was given a snapshot."""
+
+
+class MetadataRepository:
+    """See the module's text."""
+
+    def __init__(self, store: MetadataStore, send: Send, observe: Observe) -> None:
+        self._store = store
+        self._send = send
+        self._observe = observe
+        self.role = Role.FOLLOWING
+        self.term = Term(0)
+        self.state = MetadataState()
+        self.history = CutHistory()
+        self._tallies = Tallies(observe)
+        self._nodes: dict[StorageNodeID, _Node] = {}
+        self._hosts: dict[TopicID, set[StorageNodeID]] = {}
+        self._asked: deque[_Asked] = deque()
+        self._tails: list[tuple[GetTail, Address]] = []
+        self._tails_reading: list[tuple[GetTail, Address]] = []
+        self._tails_read: list[tuple[int, GetTail, Address]] = []
+        self._write: _Write | None = None
+        self._stalled: Callable[[], None] | None = None
+        self._entries: deque[tuple[Version, bool]] = deque()
+        self._snapshot_version = Version(0)
+        self._leader_revision = 0
+        self._version_revision = 0
+        self._now = 0.0
+
+    # Leadership
+
+    def campaign(self, now: float) -> None:
+        """Try to lead: raise the term, then read everything."""
+        self._now = now
+        self.role = Role.CAMPAIGNING
+        self._store.read([LEADER_KEY], self._on_leader_read)
+
+    def _on_leader_read(self, outcome: ReadOutcome) -> None:
+        if self.role is not Role.CAMPAIGNING:
+            return
+        if not isinstance(outcome, ReadResult):
+            self.role = Role.FOLLOWING
+            return
+        leader = outcome.kvs.get(LEADER_KEY)
+        self.term = Term((decode_term(leader.value) if leader is not None else 0) + 1)
+        compare = Compare(LEADER_KEY, leader.revision if leader is not None else 0)
+        self._store.txn(Txn((compare,), (Put(LEADER_KEY, encode_term(self.term)),)), self._on_campaign)
+
+    def _on_campaign(self, outcome: TxnOutcome) -> None:
+        if self.role is not Role.CAMPAIGNING:
+            return
+        if isinstance(outcome, Committed):
+            self._leader_revision = outcome.revision
+            self._load()
+        else:
+            self.role = Role.FOLLOWING
+
+    def _load(self) -> None:
+        self.role = Role.LOADING
+        self._store.read_prefix("", self._on_loaded)
+
+    def _on_loaded(self, outcome: ReadOutcome) -> None:
+        if self.role is not Role.LOADING:
+            return
+        if not isinstance(outcome, ReadResult):
+            self._stalled = self._load
+            return
+        kvs = outcome.kvs
+        if kvs[LEADER_KEY].revision != self._leader_revision:
+            self._step_down()
+            return
+        snapshot = kvs.get(SNAPSHOT_KEY)
+        self.state = MetadataState.decode(snapshot.value) if snapshot is not None else MetadataState()
+        self._snapshot_version = self.state.version
+        self._version_revision = kvs[VERSION_KEY].revision if VERSION_KEY in kvs else 0
+        self.history = CutHistory()
+        self._entries.clear()
+        for key in sorted(key for key in kvs if key.startswith(ENTRY_PREFIX)):
+            version = Version(int(key[len(ENTRY_PREFIX) :], 16))
+            self._replay(version, _decode_entry(kvs[key].value))
+        first = self._entries[0][0] if self._entries else self.state.version + 1
+        self.history.dropped_to = Version(first - 1)
+        self._begin()
+
+    def _replay(self, version: Version, entry: AnyEntry) -> None:
+        if version > self.state.version:
+            self.state.apply(version, entry)
+        self._entries.append((version, isinstance(entry, Cut)))
+        if isinstance(entry, Cut):
+            self.history.add(version, entry)
+
+    def _begin(self) -> None:
+        """Lead. Nothing that was reported to a leader before counts; nodes are told anew."""
+        self.role = Role.LEADING
+        self._tallies = Tallies(self._observe)
+        self._nodes.clear()
+        self._hosts.clear()
+        self._write = None
+        for stream in self.state.streams.values():
+            self._tallies.follow(stream)
+            self._hosts.setdefault(stream.tpid, set()).update(stream.replicas)
+        self._pump()
+
+    def _step_down(self) -> None:
+        self.role = Role.FOLLOWING
+        asked = [*self._asked]
+        if self._write is not None and self._write.asked is not None:
+            asked.append(self._write.asked)
+        self._asked.clear()
+        self._write = None
+        self._stalled = None
+        for source, _, request in asked:
+            self._send(source, Decided(request, errors.NotLeader.code, self.state.version))
+        waiting = [*self._tails, *self._tails_reading, *((tail, source) for _, tail, source in self._tails_read)]
+        self._tails.clear()
+        self._tails_reading.clear()
+        self._tails_read.clear()
+        for tail, source in waiting:
+            self._send(source, Tail(tail.request, errors.NotLeader.code))
+
+    # Messages
+
+    def on_message(self, source: Address, message: Message, now: float) -> None:
+        """Anything that arrives for the metadata repository."""
+        self._now = now
+        if self.role is not Role.LEADING:
+            return
+        match message:
+            case Report():
+                self._on_report(message)
+            case FetchCuts():
+                self._on_fetch_cuts(message)
+            case GetMetadata(request):
+                self._send(source, self.metadata(request))
+            case GetTail():
+                self._tails.append((message, source))
+                self._read_tail()
+            case _:
+                self._on_asked(source, message)
+        self._pump()
+
+    def _on_asked(self, source: Address, message: Message) -> None:
+        request: int = message.request  # type: ignore[attr-defined]
+        if len(self._asked) >= limits.MAX_PENDING_DECISIONS:
+            self._send(source, Decided(request, errors.Busy.code, self.state.version))
+            return
+        if self._write is not None:
+            self._observe(Branch.RULE1_DECISION_WAITS_FOR_WRITE)
+        self._asked.append(_Asked(source, message, request))
+
+    def _on_report(self, report: Report) -> None:
+        if report.snid not in self.state.nodes:
+            return
+        node = self._nodes.get(report.snid)
+        if node is None or report.boot > node.boot:
+            if node is not None:
+                self._observe(Branch.RULE5_NEW_BOOT_VOIDS)
+            self._tallies.void(report.snid)
+            node = self._nodes[report.snid] = _Node(report.boot)
+        if report.boot < node.boot or report.seq <= node.seq:
+            return
+        node.seq = report.seq
+        if report.version > self.state.version:
+            self._send_snapshot(report, node)  # the node stops: metadata has gone back (rule 5)
+            return
+        self._tallies.count(report.snid, report.lines)
+        if node.told is None or report.ask:
+            if node.told is not None:
+                self._observe(Branch.RULE5_SNAPSHOT_AFTER_GAP)
+            self._send_snapshot(report, node)
+        elif report.full:
+            keep_alive = Commit(self.term, node.told, node.told, self.state.time, (), ())
+            self._send(node_address(report.snid), keep_alive)
+
+    def _send_snapshot(self, report: Report, node: _Node) -> None:
+        state = self.state
+        lsids = {line[0] for line in report.lines}
+        streams = [
+            StreamEnd(s.lsid, s.tpid, s.epoch, s.status, s.llsn_end, s.last_glsn, s.touched)
+            for s in state.streams.values()
+            if s.lsid in lsids
+        ]
+        tpids = {stream.tpid for stream in streams}
+        topics = tuple((int(t), int(state.topics[t].hwm), int(state.topics[t].trim)) for t in sorted(tpids))
+        node.told = state.version
+        snapshot = Snapshot(self.term, state.version, report.version, topics, tuple(streams))
+        self._send(node_address(report.snid), snapshot)
+
+    def _on_fetch_cuts(self, message: FetchCuts) -> None:
+        contexts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
+        complete = message.after >= self.history.dropped_to
+        lines = tuple(tuple(map(int, cc)) for cc in contexts)
+        self._send(node_address(message.snid), Cuts(message.lsid, message.after, lines, complete))  # type: ignore[arg-type]
+
+    def metadata(self, request: int) -> Metadata:
+        """The present state, for whoever wants to know."""
+        state = self.state
+        topics = tuple(TopicInfo(t.tpid, t.name, t.hwm, t.trim) for t in state.topics.values())
+        streams = tuple(
+            StreamInfo(s.lsid, s.tpid, s.epoch, s.status, s.replicas, s.primary, s.llsn_end, s.last_glsn)
+            for s in state.streams.values()
+        )
+        return Metadata(request, state.version, tuple(state.nodes), topics, streams)
+
+    # The tail is linearizable: it is confirmed by the store, not by what a leader believes.
+
+    def _read_tail(self) -> None:
+        """Who asks while a read is under way waits for the next one: this one may be older than the question."""
+        if self._tails and not self._tails_reading:
+            self._tails_reading, self._tails = self._tails, []
+            self._store.read([LEADER_KEY, VERSION_KEY], self._on_tail_read)
+
+    def _on_tail_read(self, outcome: ReadOutcome) -> None:
+        if self.role is not Role.LEADING:
+            return
+        asked, self._tails_reading = self._tails_reading, []
+        if not isinstance(outcome, ReadResult):
+            for tail, source in asked:
+                self._send(source, Tail(tail.request, outcome.code))
+        elif outcome.kvs[LEADER_KEY].revision != self._leader_revision:
+            self._observe(Branch.RULE1_FENCED)
+            self._tails.extend(asked)
+            self._step_down()
+        else:
+            revision = outcome.kvs[VERSION_KEY].revision if VERSION_KEY in outcome.kvs else 0
+            self._tails_read.extend((revision, tail, source) for tail, source in asked)
+            self._answer_tails()
+        self._read_tail()
+
+    def _answer_tails(self) -> None:
+        waiting, self._tails_read = self._tails_read, []
+        for revision, tail, source in waiting:
+            topic = self.state.topics.get(tail.tpid)
+            if revision > self._version_revision:  # the store is ahead of us: a write of ours is still unanswered
+                self._tails_read.append((revision, tail, source))
+            elif topic is None:
+                self._send(source, Tail(tail.request, errors.UnknownTopic.code))
+            else:
+                self._send(source, Tail(tail.request, 0, topic.hwm, topic.trim))
+
+    # Writing
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second: try again what the store did not take."""
+        self._now = now
+        stalled, self._stalled = self._stalled, None
+        if stalled is not None:
+            stalled()
+        self._pump()
+
+    def _pump(self) -> None:
+        while self.role is Role.LEADING and self._write is None and self._asked:
+            asked = self._asked.popleft()
+            try:
+                decision = decide(self.state, asked.message)
+            except errors.VarlogError as error:
+                self._send(asked.source, Decided(asked.request, error.code, self.state.version))
+                continue
+            if isinstance(decision, Already):
+                self._answer(asked)
+            else:
+                self._submit(decision, asked)
+        if self.role is Role.LEADING and self._write is None and self._may_cut():
+            cut = self._tallies.cut(self.state, max(self.state.time, int(self._now * 1_000_000)))
+            if cut is not None:
+                self._tallies.require_durable(cut)
+                self._submit(cut, None)
+
+    def _may_cut(self) -> bool:
+        """History is bounded: with too many cuts that nobody has on disk, no more are made."""
+        return len(self.history) < limits.MAX_CUT_HISTORY or self._droppable(*self._entries[0])
+
+    def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
+        version = Version(self.state.version + 1)
+        puts = [Put(VERSION_KEY, b"%d" % version), Put(entry_key(version), msgspec.msgpack.encode(entry))]
+        snapshot = self.state.version >= self._snapshot_version + SNAPSHOT_EVERY
+        if snapshot:
+            puts.append(Put(SNAPSHOT_KEY, self.state.encode()))
+        deletes = self._deletable()
+        txn = Txn(self._compares(), tuple(puts), tuple(map(entry_key, deletes)))
+        self._write = _Write(version, entry, asked, txn, snapshot, len(deletes))
+        self._store.txn(txn, self._on_written)
+
+    def _compares(self) -> tuple[Compare, ...]:
+        """What every write proves (rule 1)."""
+        return (Compare(LEADER_KEY, self._leader_revision), Compare(VERSION_KEY, self._version_revision))
+
+    def _deletable(self) -> list[Version]:
+        versions: list[Version] = []
+        for version, is_cut in self._entries:
+            if len(versions) == DELETES_PER_WRITE or version > self._snapshot_version:
+                break
+            if not self._droppable(version, is_cut):
+                break
+            versions.append(version)
+        return versions
+
+    def _droppable(self, version: Version, is_cut: bool) -> bool:
+        if version > self._snapshot_version:
+            return False
+        if not is_cut:
+            return True
+        oldest = next((cut for v, cut in self.history.since(version) if v == version), None)
+        return oldest is not None and all(self._is_durable(version, lsid) for lsid, *_ in oldest.ranges)
+
+    def _is_durable(self, version: Version, lsid: int) -> bool:
+        topic = self.state.topics[self.state.streams[LogStreamID(lsid)].tpid]
+        return self._tallies.durable_version(lsid, topic.min_replicas) >= version
+
+    def _on_written(self, outcome: TxnOutcome) -> None:
+        write = self._write
+        if self.role is not Role.LEADING or write is None:
+            return
+        if isinstance(outcome, Committed):
+            self._complete(write, outcome.revision)
+        elif isinstance(outcome, CompareFailed):
+            self._on_refused(outcome)
+        elif isinstance(outcome, StoreUnavailable):
+            self._stalled = lambda: self._store.txn(write.txn, self._on_written)
+        else:
+            self._settle()
+
+    def _on_refused(self, outcome: CompareFailed) -> None:
+        leader = outcome.current.get(LEADER_KEY)
+        if leader is None or leader.revision != self._leader_revision:
+            self._observe(Branch.RULE1_FENCED)
+            self._step_down()
+        else:  # a write of ours that had been given up for lost has landed: settle it
+            self._settle()
+
+    def _settle(self) -> None:
+        """The outcome of the write is unknown: read again before anything else (rule 1)."""
+        write = self._write
+        assert write is not None
+        self._store.read([LEADER_KEY, VERSION_KEY, entry_key(write.version)], self._on_settled)
+
+    def _on_settled(self, outcome: ReadOutcome) -> None:
+        write = self._write
+        if self.role is not Role.LEADING or write is None:
+            return
+        if not isinstance(outcome, ReadResult):
+            self._stalled = self._settle
+            return
+        if outcome.kvs[LEADER_KEY].revision != self._leader_revision:
+            self._observe(Branch.RULE1_FENCED)
+            self._step_down()
+            return
+        version = outcome.kvs.get(VERSION_KEY)
+        if (version.revision if version is not None else 0) == self._version_revision:
+            self._observe(Branch.RULE1_UNKNOWN_DID_NOT_HAPPEN)
+            self._store.txn(write.txn, self._on_written)  # the same bytes: whichever copy lands, it lands once
+        else:
+            assert version is not None
+            self._observe(Branch.RULE1_UNKNOWN_HAPPENED)
+            self._complete(write, version.revision)
+
+    def _complete(self, write: _Write, revision: int) -> None:
+        """The store has it: apply, tell, answer, go on."""
+        self._write = None
+        self._version_revision = revision
+        self.state.apply(write.version, write.entry)
+        self._entries.append((write.version, isinstance(write.entry, Cut)))
+        for _ in range(write.deleted):
+            _, is_cut = self._entries.popleft()
+            if is_cut:
+                self._observe(Branch.RULE4_HISTORY_DROPPED)
+                self.history.drop_oldest()
+        if write.snapshot:
+            self._snapshot_version = Version(write.version - 1)
+        self._announce(write.version, write.entry)
+        if write.asked is not None:
+            self._answer(write.asked)
+        self._answer_tails()
+        self._pump()
+
+    def _answer(self, asked: _Asked) -> None:
+        """Tell the requester that the state is as it asked for."""
+        state, message = self.state, asked.message
+        value, llsn_end = 0, LLSN(0)
+        if (tpid := getattr(message, "tpid", None)) is not None:
+            value = state.topics[tpid].trim
+        if (lsid := getattr(message, "lsid", None)) is not None:
+            value, llsn_end = state.streams[lsid].epoch, state.streams[lsid].llsn_end
+        self._send(asked.source, Decided(asked.request, 0, state.version, value, llsn_end))
+
+    # Telling the nodes
+
+    def _announce(self, version: Version, entry: AnyEntry) -> None:
+        match entry:
+            case Cut():
+                self.history.add(version, entry)
+                self._announce_cut(version, entry)
+            case m.StreamSealed(lsid, epoch) | m.StreamUnsealing(lsid, epoch) | m.StreamRunning(lsid, epoch):
+                stream = self.state.streams[lsid]
+                if isinstance(entry, m.StreamRunning):
+                    self._tallies.resume(lsid)
+                else:
+                    self._tallies.follow(stream)
+                self._tell(stream.tpid, version, epochs=((int(lsid), int(epoch)),))
+            case m.StreamRegistered(lsid, replicas):
+                stream = self.state.streams[lsid]
+                self._tallies.follow(stream)
+                self._hosts.setdefault(stream.tpid, set()).update(replicas)
+                self._tell(stream.tpid, version, epochs=((int(lsid), int(stream.epoch)),))
+            case m.Trimmed(tpid, _):
+                self._tell(tpid, version, trims=((int(tpid), int(self.state.topics[tpid].trim)),))
+            case _:
+                pass  # the nodes have no part in it
+
+    def _tell(
+        self,
+        tpid: TopicID,
+        version: Version,
+        epochs: tuple[tuple[int, int], ...] = (),
+        trims: tuple[tuple[int, int], ...] = (),
+    ) -> None:
+        for snid in sorted(self._hosts.get(tpid, ())):
+            self._send_commit(snid, version, (), (), epochs, trims)
+
+    def _announce_cut(self, version: Version, cut: Cut) -> None:
+        ranges_of: dict[StorageNodeID, list[Range]] = {}
+        streams = self.state.streams
+        for line in cut.ranges:
+            for snid in streams[LogStreamID(line[0])].replicas:
+                ranges_of.setdefault(snid, []).append(line)
+        hwms_of: dict[StorageNodeID, list[tuple[int, int, int]]] = {}
+        for hwm in cut.hwms:
+            for snid in self._hosts[TopicID(hwm[0])]:
+                hwms_of.setdefault(snid, []).append(hwm)
+        for snid in sorted(hwms_of):
+            self._send_commit(snid, version, tuple(hwms_of[snid]), tuple(ranges_of.get(snid, ())), (), ())
+
+    def _send_commit(
+        self,
+        snid: StorageNodeID,
+        version: Version,
+        hwms: tuple[tuple[int, int, int], ...],
+        ranges: tuple[Range, ...],
+        epochs: tuple[tuple[int, int], ...],
+        trims: tuple[tuple[int, int], ...],
+    ) -> None:
+        node = self._nodes.get(snid)
+        if node is None or node.told is None:
+            return
+        commit = Commit(self.term, node.told, version, self.state.time, hwms, ranges, epochs, trims)
+        node.told = version
+        self._send(node_address(snid), commit)

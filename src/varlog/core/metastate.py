@@ -1,0 +1,283 @@
+"""The metadata repository's state: one sequence of entries, applied one after another (rule 1).
+
+Everything the metadata repository decides is an entry of one version sequence: a cut, a seal, an unseal, a
+registration, a trim. `MetadataState.apply` is the only way the state changes, and it is a function of the state and the
+entry alone, so whoever has read the same entries has the same state. Whether an entry may be made is decided before, by
+the functions of `decisions`.
+
+Besides the present state it keeps the recent cuts, which a replica that missed some asks for (rule 4).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import msgspec
+
+from varlog import errors
+from varlog.core import invariants
+from varlog.core.invariants import Invariant
+from varlog.core.messages import Range
+from varlog.types import (
+    FIRST_EPOCH,
+    GLSN,
+    LLSN,
+    CommitContext,
+    Epoch,
+    LogStreamID,
+    StorageNodeID,
+    StreamStatus,
+    TopicID,
+    Version,
+)
+
+
+class Entry(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """One decision."""
+
+
+class NodeRegistered(Entry, frozen=True):
+    snid: StorageNodeID
+
+
+class TopicCreated(Entry, frozen=True):
+    tpid: TopicID
+    name: str
+    replication_factor: int
+    min_replicas: int
+
+
+class StreamCreating(Entry, frozen=True):
+    lsid: LogStreamID
+    tpid: TopicID
+
+
+class StreamRegistered(Entry, frozen=True):
+    lsid: LogStreamID
+    replicas: tuple[StorageNodeID, ...]
+
+
+class StreamAborted(Entry, frozen=True):
+    lsid: LogStreamID
+
+
+class StreamSealed(Entry, frozen=True):
+    lsid: LogStreamID
+    epoch: Epoch
+
+
+class StreamUnsealing(Entry, frozen=True):
+    lsid: LogStreamID
+    epoch: Epoch
+    replicas: tuple[StorageNodeID, ...]
+    primary: StorageNodeID
+
+
+class StreamRunning(Entry, frozen=True):
+    lsid: LogStreamID
+    epoch: Epoch
+
+
+class Trimmed(Entry, frozen=True):
+    tpid: TopicID
+    glsn: GLSN
+
+
+class Cut(Entry, frozen=True):
+    """LLSN ranges turned into GLSN ranges."""
+
+    time: int
+    hwms: tuple[tuple[int, int, int], ...]
+    """(tpid, previous hwm, hwm) of each topic the cut touches."""
+    ranges: tuple[Range, ...]
+
+
+AnyEntry = (
+    NodeRegistered
+    | TopicCreated
+    | StreamCreating
+    | StreamRegistered
+    | StreamAborted
+    | StreamSealed
+    | StreamUnsealing
+    | StreamRunning
+    | Trimmed
+    | Cut
+)
+
+
+class Topic(msgspec.Struct, array_like=True):
+    tpid: TopicID
+    name: str
+    replication_factor: int
+    min_replicas: int
+    hwm: GLSN = GLSN(0)
+    trim: GLSN = GLSN(0)
+
+
+class Stream(msgspec.Struct, array_like=True):
+    """The snapshot of one log stream (rule 4)."""
+
+    lsid: LogStreamID
+    tpid: TopicID
+    status: StreamStatus = StreamStatus.CREATING
+    epoch: Epoch = Epoch(0)
+    replicas: tuple[StorageNodeID, ...] = ()
+    primary: StorageNodeID = StorageNodeID(0)
+    llsn_end: LLSN = LLSN(1)
+    last_glsn: GLSN = GLSN(0)
+    touched: Version = Version(0)
+
+
+class MetadataState(msgspec.Struct):
+    """See the module's text."""
+
+    version: Version = Version(0)
+    time: int = 0
+    nodes: list[StorageNodeID] = []
+    topics: dict[TopicID, Topic] = {}
+    streams: dict[LogStreamID, Stream] = {}
+    next_tpid: TopicID = TopicID(1)
+    next_lsid: LogStreamID = LogStreamID(1)
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> MetadataState:
+        return msgspec.msgpack.decode(data, type=cls)
+
+    def apply(self, version: Version, entry: AnyEntry) -> None:
+        """Take one step."""
+        invariants.require(
+            Invariant.VERSIONS_CONTIGUOUS, version == self.version + 1, f"{version} after {self.version}: {entry}"
+        )
+        self.version = version
+        match entry:
+            case Cut():
+                self._apply_cut(version, entry)
+            case StreamSealed(lsid, epoch):
+                self._enter_epoch(version, lsid, epoch, StreamStatus.SEALED)
+            case StreamUnsealing(lsid, epoch, replicas, primary):
+                stream = self._enter_epoch(version, lsid, epoch, StreamStatus.UNSEALING)
+                stream.replicas, stream.primary = replicas, primary
+            case StreamRunning(lsid, epoch):
+                stream = self.streams[lsid]
+                invariants.require(Invariant.EPOCH_MONOTONE, stream.epoch == epoch, f"{entry} in epoch {stream.epoch}")
+                stream.status, stream.touched = StreamStatus.RUNNING, version
+            case Trimmed(tpid, glsn):
+                topic = self.topics[tpid]
+                topic.trim = max(topic.trim, glsn)
+            case _:
+                self._apply_registration(version, entry)
+
+    def _enter_epoch(self, version: Version, lsid: LogStreamID, epoch: Epoch, status: StreamStatus) -> Stream:
+        stream = self.streams[lsid]
+        sealed = status is StreamStatus.SEALED
+        invariants.require(
+            Invariant.EPOCH_MONOTONE,
+            epoch == stream.epoch + 1 and (epoch % 2 == 1) == sealed,
+            f"log stream {lsid}: epoch {epoch} ({status.name}) after {stream.epoch}",
+        )
+        stream.epoch, stream.status, stream.touched = epoch, status, version
+        return stream
+
+    def _apply_cut(self, version: Version, cut: Cut) -> None:
+        self.time = cut.time
+        ends = {}
+        for tpid, prev_hwm, hwm in cut.hwms:
+            topic = self.topics[TopicID(tpid)]
+            invariants.require(
+                Invariant.GLSN_DENSE, topic.hwm == prev_hwm, f"topic {tpid}: a cut from {prev_hwm} at {topic.hwm}"
+            )
+            ends[tpid] = prev_hwm
+            topic.hwm = GLSN(hwm)
+        streams = self.streams
+        for lsid, epoch, llsn_begin, glsn_begin, count in cut.ranges:
+            stream = streams[LogStreamID(lsid)]
+            if stream.epoch != epoch or stream.llsn_end != llsn_begin or ends[stream.tpid] != glsn_begin - 1:
+                self._refuse_range(stream, epoch, llsn_begin, glsn_begin)
+            ends[stream.tpid] = last = glsn_begin + count - 1
+            stream.llsn_end = LLSN(llsn_begin + count)
+            stream.last_glsn = GLSN(last)
+            stream.touched = version
+        for tpid, _, hwm in cut.hwms:
+            invariants.require(Invariant.GLSN_DENSE, ends[tpid] == hwm, f"topic {tpid}: dealt to {ends[tpid]} of {hwm}")
+
+    def _refuse_range(self, stream: Stream, epoch: int, llsn_begin: int, glsn_begin: int) -> None:
+        where = f"log stream {stream.lsid} at {stream.llsn_end} in epoch {stream.epoch}"
+        invariants.require(Invariant.NOTHING_AFTER_SEAL, stream.epoch == epoch, f"{where}: a range of epoch {epoch}")
+        invariants.require(Invariant.EQUAL_PREFIXES, stream.llsn_end == llsn_begin, f"{where}: a range at {llsn_begin}")
+        invariants.require(Invariant.GLSN_DENSE, False, f"{where}: GLSNs are dealt out of order at {glsn_begin}")
+
+    def _apply_registration(self, version: Version, entry: AnyEntry) -> None:
+        match entry:
+            case NodeRegistered(snid):
+                if snid not in self.nodes:
+                    self.nodes = sorted([*self.nodes, snid])
+            case TopicCreated(tpid, name, replication_factor, min_replicas):
+                self.topics[tpid] = Topic(tpid, name, replication_factor, min_replicas)
+                self.next_tpid = TopicID(tpid + 1)
+            case StreamCreating(lsid, tpid):
+                self.streams[lsid] = Stream(lsid, tpid, touched=version)
+                self.next_lsid = LogStreamID(lsid + 1)
+            case StreamRegistered(lsid, replicas):
+                stream = self.streams[lsid]
+                stream.replicas, stream.primary = replicas, replicas[0]
+                stream.status, stream.epoch, stream.touched = StreamStatus.SEALED, FIRST_EPOCH, version
+            case StreamAborted(lsid):
+                self.streams[lsid].status = StreamStatus.ABORTED
+            case _:
+                raise errors.InvalidArgument(f"no such entry: {entry}")
+
+
+class CutHistory:
+    """The cuts a replica may still have to ask for, oldest first (rule 4)."""
+
+    def __init__(self) -> None:
+        self._cuts: deque[tuple[Version, Cut]] = deque()
+        self.dropped_to = Version(0)
+        """Cuts up to this version are gone."""
+
+    def __len__(self) -> int:
+        return len(self._cuts)
+
+    def add(self, version: Version, cut: Cut) -> None:
+        self._cuts.append((version, cut))
+
+    def drop_oldest(self) -> None:
+        self.dropped_to, _ = self._cuts.popleft()
+
+    def of_stream(self, lsid: LogStreamID, after: Version, most: int) -> list[CommitContext]:
+        """The commits of one log stream in versions after `after`, oldest first."""
+        found: list[CommitContext] = []
+        for version, cut in self.since(Version(after + 1)):
+            for range_lsid, epoch, llsn_begin, glsn_begin, count in cut.ranges:
+                if range_lsid == lsid:
+                    found.append(self._context(version, cut, epoch, llsn_begin, glsn_begin, count))
+                    break
+            if len(found) == most:
+                break
+        return found
+
+    def since(self, version: Version) -> Iterable[tuple[Version, Cut]]:
+        """The cuts from a version on, oldest first."""
+        if not self._cuts or self._cuts[-1][0] < version:
+            return ()
+        if self._cuts[0][0] >= version:
+            return self._cuts
+        newest_first = []
+        for item in reversed(self._cuts):
+            if item[0] < version:
+                break
+            newest_first.append(item)
+        return reversed(newest_first)
+
+    @staticmethod
+    def _context(version: Version, cut: Cut, epoch: int, llsn_begin: int, glsn_begin: int, count: int) -> CommitContext:
+        for _, prev_hwm, hwm in cut.hwms:
+            if prev_hwm < glsn_begin <= hwm:
+                fields = (version, epoch, hwm, prev_hwm, llsn_begin, glsn_begin, count, cut.time)
+                return CommitContext._make(fields)
+        raise errors.ConsistencyViolation(f"version {version}: GLSN {glsn_begin} is in no topic of the cut")

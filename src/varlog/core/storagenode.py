@@ -1,0 +1,336 @@
+"""StorageNode: the executors of one node and their line to the metadata repository, without I/O.
+
+It hands each message to the executor it is for, gathers what changed into one report for all log streams, and follows
+the metadata repository's versions. Commits form a chain: one is applied only if it begins at the version the node has
+reached. Anything else is a gap, and a node with a gap asks for the current state (`Snapshot`) and then, for each
+replica that turns out to be behind, for the cuts it missed (`FetchCuts`). So nothing is assumed to be known after a
+reconnect, and nothing depends on a message having arrived (rule 5).
+
+The caller's duties, in order: `on_message`, `on_durable` or `tick`; then run the `reads` that were asked for and hand
+their results to `finish_scan`; then `flush`; then write what the executors have staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence as Seq
+from typing import Final, NamedTuple
+
+from varlog import batch, errors, limits
+from varlog.core.address import METADATA_REPOSITORY, Address, Send
+from varlog.core.branches import Branch, Observe
+from varlog.core.executor import LogStreamExecutor
+from varlog.core.messages import (
+    Append,
+    AppendReply,
+    Commit,
+    Cuts,
+    FetchCuts,
+    GetInfo,
+    Info,
+    Message,
+    ReplicaReply,
+    Replicate,
+    ReplicateAck,
+    Report,
+    Scan,
+    ScanReply,
+    Seal,
+    Snapshot,
+    StoredLine,
+    Unseal,
+)
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID, Version
+
+KEEP_ALIVE: Final = 1.0
+FETCH_AGAIN: Final = 0.5
+SCAN_WAIT: Final = 5.0
+
+
+class ReadPlan(NamedTuple):
+    """A read that the executor allows; the caller does it."""
+
+    source: Address
+    scan: Scan
+    executor: LogStreamExecutor
+    glsn_end: GLSN
+    last_glsn: GLSN
+    """The last GLSN of the log stream below `glsn_end`: a result that stops before it was cut short."""
+
+
+class _WaitingScan(NamedTuple):
+    source: Address
+    scan: Scan
+    deadline: float
+
+
+class StorageNode:
+    """See the module's text."""
+
+    def __init__(self, snid: StorageNodeID, boot: int, send: Send, observe: Observe) -> None:
+        self.snid = snid
+        self.boot = boot
+        """Greater at every start of this node."""
+        self.version = Version(0)
+        self.reads: list[ReadPlan] = []
+        self._send = send
+        self._observe = observe
+        self._executors: dict[LogStreamID, LogStreamExecutor] = {}
+        self._of_topic: dict[TopicID, list[LogStreamExecutor]] = {}
+        self._waiting: dict[LogStreamID, list[_WaitingScan]] = {}
+        self._fetched: dict[LogStreamID, float] = {}
+        self._seq = 0
+        self._asks = True
+        self._reported = -KEEP_ALIVE
+
+    def add(self, executor: LogStreamExecutor) -> None:
+        """Serve one more replica."""
+        self._executors[executor.lsid] = executor
+        self._of_topic.setdefault(executor.tpid, []).append(executor)
+        self._asks = True
+
+    @property
+    def executors(self) -> Seq[LogStreamExecutor]:
+        return list(self._executors.values())
+
+    def on_message(self, source: Address, message: Message, now: float) -> None:
+        """Anything that arrives for this node."""
+        match message:
+            case Commit():
+                self._on_commit(message, now)
+            case Snapshot():
+                self._on_snapshot(message, now)
+            case GetInfo(request):
+                replicas = tuple(executor.info() for executor in self._executors.values())
+                self._send(source, Info(request, self.snid, self.boot, replicas))
+            case Append() | Replicate() | ReplicateAck() | Scan() | Seal() | Unseal() | Cuts():
+                executor = self._executors.get(message.lsid)
+                if executor is None:
+                    self._answer_unknown(source, message)
+                else:
+                    self._on_stream_message(executor, source, message, now)
+            case _:
+                raise errors.InvalidArgument(f"a storage node does not take {type(message).__name__}")
+
+    def _on_stream_message(self, executor: LogStreamExecutor, source: Address, message: Message, now: float) -> None:
+        match message:
+            case Append():
+                self._on_append(executor, source, message, now)
+            case Replicate():
+                executor.on_replicate(source, message, batch.verify(message.batch))
+            case ReplicateAck():
+                executor.on_replicate_ack(message, now)
+            case Scan():
+                self._on_scan(executor, source, message, now)
+            case Seal():
+                executor.seal(source, message)
+                self._fetch_if_behind(executor, now)
+            case Unseal():
+                executor.unseal(source, message, now)
+            case Cuts():
+                self._on_cuts(executor, message, now)
+            case _:
+                raise errors.InvalidArgument(f"a log stream does not take {type(message).__name__}")
+
+    def _on_append(self, executor: LogStreamExecutor, source: Address, message: Append, now: float) -> None:
+        try:
+            header = batch.verify(message.batch)
+            if header.writer_id == 0:
+                raise errors.InvalidArgument("an appended batch names its writer")
+        except errors.VarlogError as error:
+            self._send(source, AppendReply(message.request, message.lsid, error.code, executor.epoch))
+            return
+        executor.append(source, message, header, now)
+
+    def _answer_unknown(self, source: Address, message: Message) -> None:
+        code = errors.UnknownLogStream.code
+        match message:
+            case Append(request, lsid):
+                self._send(source, AppendReply(request, lsid, code, Epoch(0)))
+            case Scan(request, lsid):
+                self._send(source, ScanReply(request, lsid, code))
+            case Seal(request, lsid) | Unseal(request, lsid):
+                state = ReplicaState.SEALING
+                self._send(source, ReplicaReply(request, lsid, code, self.snid, Epoch(0), state, LLSN(0)))
+            case _:
+                pass  # not a request: there is nobody to tell
+
+    # The metadata repository's versions
+
+    def _on_commit(self, message: Commit, now: float) -> None:
+        if message.version <= self.version:
+            return
+        if message.prev_version != self.version:
+            if message.prev_version > self.version:
+                self._asks = True
+            return
+        hwms = {tpid: (prev_hwm, hwm) for tpid, prev_hwm, hwm in message.hwms}
+        for lsid, epoch in message.epochs:
+            if (executor := self._executors.get(LogStreamID(lsid))) is not None:
+                executor.listed_epoch = Epoch(epoch)
+        for lsid, epoch, llsn_begin, glsn_begin, count in message.ranges:
+            if (executor := self._executors.get(LogStreamID(lsid))) is None:
+                continue
+            prev_hwm, hwm = hwms[executor.tpid]
+            fields = (message.version, epoch, hwm, prev_hwm, llsn_begin, glsn_begin, count, message.time)
+            executor.listed_end = LLSN(llsn_begin + count)
+            if not executor.apply_commit(CommitContext._make(fields)):
+                self._fetch_if_behind(executor, now)
+        self.version = message.version
+        self._trim(message.trims)
+        self._raise_hwms((tpid, hwm) for tpid, (_, hwm) in hwms.items())
+
+    def _on_snapshot(self, message: Snapshot, now: float) -> None:
+        if message.version < message.reported_version:
+            self._observe(Branch.RULE5_METADATA_WENT_BACK)
+            raise errors.ConsistencyViolation(
+                f"node {self.snid} has seen version {message.reported_version}, but the metadata repository is at "
+                f"{message.version}: its metadata was restored from an older state"
+            )
+        if message.version < self.version:
+            return
+        self.version = message.version
+        self._asks = False
+        for end in message.streams:
+            if (executor := self._executors.get(end.lsid)) is None:
+                continue
+            executor.listed_epoch = end.epoch
+            executor.listed_end = end.llsn_end
+            if executor.committed_end == end.llsn_end:
+                self._observe(Branch.RULE4_COMPLETE_BY_SNAPSHOT)
+            self._fetch_if_behind(executor, now)
+        self._trim((tpid, trim) for tpid, _, trim in message.topics)
+        self._raise_hwms((tpid, hwm) for tpid, hwm, _ in message.topics)
+
+    def _raise_hwms(self, hwms: Iterable[tuple[int, int]]) -> None:
+        for tpid, hwm in hwms:
+            for executor in self._of_topic.get(TopicID(tpid), ()):
+                executor.raise_hwm(GLSN(hwm))
+                if executor.lsid in self._waiting:
+                    self._wake(executor)
+
+    def _trim(self, trims: Iterable[tuple[int, int]]) -> None:
+        for tpid, glsn in trims:
+            for executor in self._of_topic.get(TopicID(tpid), ()):
+                executor.trim(GLSN(glsn))
+                if executor.lsid in self._waiting:
+                    self._wake(executor)
+
+    def _fetch_if_behind(self, executor: LogStreamExecutor, now: float) -> None:
+        behind = executor.committed_end < executor.listed_end or executor.behind_seal_point
+        if not behind or not executor.healthy:
+            self._fetched.pop(executor.lsid, None)
+        elif now - self._fetched.get(executor.lsid, -FETCH_AGAIN) >= FETCH_AGAIN:
+            self._fetched[executor.lsid] = now
+            self._send(METADATA_REPOSITORY, FetchCuts(self.snid, executor.lsid, executor.version))
+
+    def _on_cuts(self, executor: LogStreamExecutor, message: Cuts, now: float) -> None:
+        for fields in message.cuts:
+            if not executor.apply_commit(CommitContext._make(fields)):
+                break
+        if executor.lsid in self._waiting:
+            self._wake(executor)
+        if message.cuts:
+            self._fetched.pop(executor.lsid, None)  # there may be more than one reply holds
+            self._fetch_if_behind(executor, now)
+
+    # Reads
+
+    def _on_scan(self, executor: LogStreamExecutor, source: Address, scan: Scan, now: float) -> None:
+        if not self._try_scan(executor, source, scan):
+            waiting = self._waiting.setdefault(executor.lsid, [])
+            if scan.wait and len(waiting) < limits.MAX_WAITING_READS:
+                waiting.append(_WaitingScan(source, scan, now + SCAN_WAIT))
+            else:
+                self._answer_not_yet(executor, source, scan)
+
+    def _try_scan(self, executor: LogStreamExecutor, source: Address, scan: Scan) -> bool:
+        if scan.glsn_begin <= executor.trim_glsn:
+            self._observe(Branch.RULE14_TRIM_ENFORCED)
+            first = GLSN(executor.trim_glsn + 1)
+            self._send(source, ScanReply(scan.request, scan.lsid, errors.Trimmed.code, first=first))
+            return True
+        if scan.glsn_begin > executor.global_hwm:
+            return False
+        hwm = executor.global_hwm
+        self.reads.append(ReadPlan(source, scan, executor, GLSN(hwm + 1), min(executor.local_hwm, hwm)))
+        return True
+
+    def _answer_not_yet(self, executor: LogStreamExecutor, source: Address, scan: Scan) -> None:
+        self._observe(Branch.RULE10_NOT_YET)
+        reply = ScanReply(scan.request, scan.lsid, errors.NotYet.code, complete_to=executor.global_hwm)
+        self._send(source, reply)
+
+    def _wake(self, executor: LogStreamExecutor) -> None:
+        still = [w for w in self._waiting[executor.lsid] if not self._try_scan(executor, w.source, w.scan)]
+        if still:
+            self._waiting[executor.lsid] = still
+        else:
+            del self._waiting[executor.lsid]
+
+    def finish_scan(self, plan: ReadPlan, result: Seq[StoredLine] | errors.VarlogError) -> None:
+        """Answer a read that the caller has done."""
+        scan = plan.scan
+        if isinstance(result, errors.VarlogError):
+            first = GLSN(result.first) if isinstance(result, errors.Trimmed) else GLSN(0)
+            self._send(plan.source, ScanReply(scan.request, scan.lsid, result.code, first=first))
+            return
+        complete_to = GLSN(plan.glsn_end - 1)
+        if result:
+            glsn, _, count, *_ = result[-1]
+            last = glsn + count - 1
+            if last < plan.last_glsn:
+                complete_to = GLSN(last)
+        self._send(plan.source, ScanReply(scan.request, scan.lsid, 0, tuple(result), complete_to))
+
+    # Durability, reports, time
+
+    def on_durable(
+        self, lsid: LogStreamID, batches: tuple[Epoch, LLSN] | None, promises: Seq[Epoch], version: Version
+    ) -> None:
+        """What an executor staged is written and synced; see `LogStreamExecutor.on_durable`."""
+        self._executors[lsid].on_durable(batches, promises, version)
+
+    def on_failed(self, lsid: LogStreamID) -> None:
+        """Writing what an executor staged has failed."""
+        self._executors[lsid].on_failed()
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second."""
+        for executor in self._executors.values():
+            executor.tick(now)
+            self._fetch_if_behind(executor, now)
+        for lsid in list(self._waiting):
+            self._expire_waiting(self._executors[lsid], now)
+        if now - self._reported >= KEEP_ALIVE or self._asks:
+            self._report(self._executors.values(), now, full=True)
+
+    def _expire_waiting(self, executor: LogStreamExecutor, now: float) -> None:
+        waiting = self._waiting[executor.lsid]
+        for w in waiting:
+            if w.deadline <= now:
+                self._answer_not_yet(executor, w.source, w.scan)
+        self._waiting[executor.lsid] = [w for w in waiting if w.deadline > now]
+
+    def flush(self, now: float) -> None:
+        """Report what changed, all log streams in one message."""
+        changed = [executor for executor in self._executors.values() if executor.changed]
+        if changed:
+            self._report(changed, now, full=False)
+
+    def _report(self, executors: Iterable[LogStreamExecutor], now: float, *, full: bool) -> None:
+        lines = []
+        for executor in executors:
+            executor.changed = False
+            lines.append(executor.report_line())
+        self._seq += 1
+        if full:
+            self._reported = now
+        ask = full and self._asks
+        report = Report(self.snid, self.boot, self._seq, self.seen_version, tuple(lines), full, ask)
+        self._send(METADATA_REPOSITORY, report)
+
+    @property
+    def seen_version(self) -> Version:
+        """The highest version this node knows of, also from what its replicas have stored."""
+        return max(self.version, *(executor.version for executor in self._executors.values()), Version(0))

@@ -1,0 +1,120 @@
+"""Tallies: what the storage nodes have reported, and the cut that follows from it (O1).
+
+A log stream's cut is the smallest durable end over *all* replicas of its current set, each reported in its current
+epoch by the node's current boot. What was reported in another epoch, by another boot, or by a node outside the set does
+not count. GLSNs are dealt in LSID order.
+
+This is the hottest code of the metadata repository: `count` runs once for every log stream of every report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from varlog.core import invariants
+from varlog.core.branches import Branch, Observe
+from varlog.core.invariants import Invariant
+from varlog.core.messages import Range, ReportLine
+from varlog.core.metastate import Cut, MetadataState, Stream
+from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+
+
+class Tally:
+    """What is known of one log stream's replicas in one epoch. An end of 0 has not been reported."""
+
+    __slots__ = ("durable_versions", "ends", "epoch")
+
+    def __init__(self, stream: Stream) -> None:
+        self.epoch = stream.epoch
+        self.ends: dict[int, int] = dict.fromkeys(stream.replicas, 0)
+        self.durable_versions: dict[int, int] = dict.fromkeys(stream.replicas, 0)
+
+
+class Tallies:
+    """See the module's text."""
+
+    def __init__(self, observe: Observe) -> None:
+        self._observe = observe
+        self._tallies: dict[int, Tally] = {}
+        self._advanced: set[int] = set()
+
+    def follow(self, stream: Stream) -> None:
+        """A log stream's epoch or set has changed: nothing reported before counts for the new one."""
+        before = self._tallies.get(stream.lsid)
+        tally = self._tallies[stream.lsid] = Tally(stream)
+        if before is not None:  # how far commit contexts are durable does not depend on the epoch
+            for snid in tally.durable_versions:
+                tally.durable_versions[snid] = before.durable_versions.get(snid, 0)
+        self._advanced.discard(stream.lsid)
+
+    def void(self, snid: StorageNodeID) -> None:
+        """A node has restarted: what it reported before is void (rule 5)."""
+        for tally in self._tallies.values():
+            if snid in tally.ends:
+                tally.ends[snid] = 0
+                tally.durable_versions[snid] = 0
+
+    def count(self, snid: StorageNodeID, lines: Iterable[ReportLine]) -> None:
+        """Take in a report."""
+        tallies, advanced = self._tallies, self._advanced
+        for lsid, epoch, durable_version, _, durable_end, healthy in lines:
+            tally = tallies.get(lsid)
+            if tally is None or snid not in tally.ends:
+                continue
+            tally.durable_versions[snid] = durable_version
+            if epoch != tally.epoch or not healthy:
+                continue
+            before = tally.ends[snid]
+            if durable_end > before:
+                tally.ends[snid] = durable_end
+                advanced.add(lsid)
+            elif durable_end < before:
+                self._observe(Branch.RULE5_SHRUNK_REPORT)
+
+    def cut(self, state: MetadataState, time: int) -> Cut | None:
+        """The cut that the reports allow now, or None if nothing has advanced."""
+        if not self._advanced:
+            return None
+        tails: dict[TopicID, int] = {}
+        ranges: list[Range] = []
+        streams, tallies, topics = state.streams, self._tallies, state.topics
+        for lsid in sorted(self._advanced):
+            stream = streams[LogStreamID(lsid)]
+            tally = tallies[lsid]
+            if stream.status is not StreamStatus.RUNNING:
+                continue
+            begin = stream.llsn_end
+            end = min(tally.ends.values())
+            if end <= begin:
+                continue
+            tpid = stream.tpid
+            glsn = tails.get(tpid, topics[tpid].hwm) + 1
+            ranges.append((lsid, tally.epoch, begin, glsn, end - begin))
+            tails[tpid] = glsn + end - begin - 1
+        self._advanced.clear()
+        if not ranges:
+            return None
+        hwms = tuple((int(tpid), int(topics[tpid].hwm), hwm) for tpid, hwm in tails.items())
+        return Cut(time, hwms, tuple(ranges))
+
+    def resume(self, lsid: LogStreamID) -> None:
+        """A log stream now runs: what was reported in its epoch so far may be cut."""
+        self._advanced.add(lsid)
+
+    def require_durable(self, cut: Cut) -> None:
+        """Assert that every replica has what a cut commits."""
+        for lsid, epoch, begin, _, count in cut.ranges:
+            tally = self._tallies[lsid]
+            invariants.require(
+                Invariant.COMMITTED_IS_DURABLE,
+                tally.epoch == epoch and all(end >= begin + count for end in tally.ends.values()),
+                f"log stream {lsid}: {begin}+{count} of epoch {epoch} is not durable on {tally.ends}",
+            )
+
+    def durable_version(self, lsid: int, replicas: int) -> Version:
+        """The newest version up to which that many replicas have the commit contexts on disk (rule 4)."""
+        tally = self._tallies.get(lsid)
+        if tally is None:
+            return Version(0)
+        newest_first = sorted(tally.durable_versions.values(), reverse=True)
+        return Version(newest_first[min(replicas, len(newest_first)) - 1])
