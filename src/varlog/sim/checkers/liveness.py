@@ -1,0 +1,36 @@
+"""A healed cluster works again.
+
+After the last fault ended, and a grace time:
+
+- every writer that went on had a new append acknowledged;
+- every operation begun after the faults ended, and a grace time before the run did, was answered;
+- every subscription that has not ended has delivered the log up to the high watermark.
+"""
+
+from __future__ import annotations
+
+from varlog.sim.evidence import Evidence
+from varlog.sim.history import Kind, Outcome
+
+
+def check(evidence: Evidence) -> list[str]:
+    phase = evidence.liveness
+    if phase is None:
+        return []
+    violations = []
+    after = [op for op in evidence.history.operations if op.invoked >= phase.healed]
+    for writer in phase.writers:
+        mine = [op for op in after if op.client == writer and op.kind is Kind.APPEND]
+        if not any(op.outcome is Outcome.OK for op in mine):
+            violations.append(f"{writer} got none of {len(mine)} appends acknowledged after {phase.healed:.3f}")
+    asked = [op for op in after if op.kind is not Kind.SUBSCRIBE and op.invoked < phase.ended - phase.grace]
+    violations.extend(f"{op} was never answered" for op in asked if op.outcome is Outcome.PENDING)
+    delivered: dict[int, int] = {}
+    for delivery in evidence.history.of(Kind.DELIVERY):
+        delivered[delivery.parent] = delivery.glsn + len(delivery.payloads) - 1
+    for subscription in evidence.history.of(Kind.SUBSCRIBE):
+        last = delivered.get(subscription.id, subscription.position - 1)
+        tail = evidence.hwm(subscription.topic)
+        if subscription.outcome is Outcome.PENDING and last < tail:
+            violations.append(f"{subscription} stands at {last}, the log ends at {tail}")
+    return violations

@@ -1,0 +1,37 @@
+"""A tail is neither too small nor too great.
+
+- It is at least every position any client had been told of before it began: acknowledged, read, delivered, or told as a
+  tail (so tails are monotone in real time).
+- It is at most the number of entries whose append had begun before it ended, leaving out those that never happened:
+  positions are dense, so a greater one would be taken by nobody.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from itertools import accumulate
+
+from varlog.sim.evidence import Evidence, KnownBefore
+from varlog.sim.history import Kind, Outcome
+
+
+def check(evidence: Evidence) -> list[str]:
+    violations = []
+    for topic in sorted({op.topic for op in evidence.history.of(Kind.TAIL)}):
+        known = KnownBefore(evidence.history, topic)
+        appends = [
+            op for op in evidence.history.of(Kind.APPEND) if op.topic == topic and op.outcome is not Outcome.REJECTED
+        ]
+        appends.sort(key=lambda op: op.invoked)
+        begun = [op.invoked for op in appends]
+        entries = [0, *accumulate(len(op.payloads) for op in appends)]
+        for tail in evidence.history.of(Kind.TAIL):
+            if tail.topic != topic or tail.outcome is not Outcome.OK:
+                continue
+            before = known.at(tail.invoked)
+            if before is not None and tail.glsn < before[0]:
+                violations.append(f"{tail} is below {before[0]}, known before it began: {before[1]}")
+            possible = entries[bisect_left(begun, tail.completed)]
+            if tail.glsn > possible:
+                violations.append(f"{tail} is above {possible}, the number of entries begun before it ended")
+    return violations
