@@ -79,14 +79,27 @@ def open_journal(disk: SimDisk, *, compact_bytes: int = 4096, cid: ClusterID = C
 
 
 class JournalRig:
+    """A journal on a disk that may have had another life before."""
+
     TICK = 0.125
 
-    def __init__(self) -> None:
-        self.disk = SimDisk()
+    def __init__(self, disk: SimDisk | None = None) -> None:
+        self.disk = disk or SimDisk()
         self.journal = open_journal(self.disk)
-        self.store = self.second = self.journal
         self._now = 100.0
-        self.advance(0)
+
+    @property
+    def store(self) -> Journal:
+        return self.journal
+
+    @property
+    def second(self) -> Journal:
+        return self.journal
+
+    def restart(self) -> None:
+        """The process is killed and started again."""
+        self.disk.kill()
+        self.journal = open_journal(self.disk)
 
     def settle(self) -> None:
         pump(self.journal)

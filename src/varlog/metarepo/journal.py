@@ -83,7 +83,7 @@ from varlog.metarepo.journalfile import (
 from varlog.storage.files import File, FileSystem, Lock
 from varlog.types import ClusterID, Term
 
-_NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
+_NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST}
 _FULL: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
@@ -323,8 +323,6 @@ class Journal:
 
     def write(self, group: JournalGroup) -> None:
         """Write a group. A fault of the disk is not raised: it stops the journal, and `finish` says so."""
-        if self.failed is not None:
-            return
         try:
             if group.contents is not None:
                 replaced = self._file

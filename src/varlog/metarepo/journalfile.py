@@ -12,7 +12,7 @@ is the keyspace's after the frame, `synced` says up to where this file had been 
 
 A file gets its name only after header and snapshot are synced, so those are never torn. A change frame may be. The
 first bad frame, at X, is *corruption* if anything proves that the file was once synced beyond X: the header (which
-says where the snapshot ends), the `synced` of any intact frame header before or after X, or the mark: a small file
+says where the snapshot ends), the `synced` of any intact frame header from X on, or the mark: a small file
 beside the journal, written after every sync but never waited for, any surviving version of which is true. Corruption
 is reported and nothing is touched. Without such proof X is the *torn tail* of a write that was never acknowledged.
 """
@@ -143,7 +143,6 @@ def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Loaded:
     end = start.offset
     for offset, frame in _frames(data, start):
         end = offset + _FRAME_BYTES + _padded(frame.length)
-        synced = max(synced, frame.synced)
         keyspace = _replay(keyspace, frame, data[offset + _FRAME_BYTES : offset + _FRAME_BYTES + frame.length])
         if keyspace is None or keyspace.revision != frame.revision:
             raise JournalCorrupt("a frame does not follow from the one before it", segment=path, offset=offset)
