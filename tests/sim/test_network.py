@@ -111,6 +111,7 @@ def test_messages_of_the_dead_still_arrive() -> None:
     pair = Pair(Conditions(min_delay=1.0))
     pair.send(1)
     pair.a.kill()
+    pair.send(2)
     assert pair.received() == [0]
 
 

@@ -73,7 +73,9 @@ class Network:
         self._endpoints.pop(address, None)
 
     def send(self, source: Process, address: str, message: object) -> None:
-        """Send and forget."""
+        """Send and forget. The dead send nothing."""
+        if not source.alive:
+            return
         world = self._world
         self.sent += 1
         endpoint = self._endpoints.get(address)

@@ -13,21 +13,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from varlog.sim.world import Event, World
-
-
-class ProcessFault(Enum):
-    """What can befall a process; `World.faults` counts them."""
-
-    KILLED = "process killed"
-    RESTARTED = "process restarted"
-    PAUSED = "process paused"
-    CLOCK_JUMPED = "clock jumped"
-    CLOCK_DRIFTED = "clock began to drift"
 
 
 class Process:
@@ -59,7 +48,7 @@ class Process:
         self._rate_since = (world.now, world.now)
 
     def at(self, delay: float, fn: Callable[..., object], *args: Any) -> Event:
-        """Call `fn(*args)` after so many seconds of this process's clock, unless it dies before."""
+        """Call `fn(*args)` after so many seconds of this process's clock, unless it is dead or dies before."""
         return self.world.at(delay / self._rate, fn, *args, owner=self)
 
     # Life
@@ -72,25 +61,25 @@ class Process:
         self.paused = False
         self.incarnation += 1
         self._backlog.clear()
-        self.world.count(ProcessFault.KILLED, self)
+        self.world.trace("killed", self)
 
     def start(self) -> None:
         """Bring a killed process back; whoever runs in it has to set it up anew."""
         if self.alive:
             raise ValueError(f"{self.name} is alive")
         self.alive = True
-        self.world.count(ProcessFault.RESTARTED, self)
+        self.world.trace("started", self)
 
     def pause(self) -> None:
         if self.alive and not self.paused:
             self.paused = True
-            self.world.count(ProcessFault.PAUSED, self)
+            self.world.trace("paused", self)
 
     def resume(self) -> None:
         """Let it go on: what was due meanwhile happens now, in order."""
         if self.paused:
             self.paused = False
-            self.world.trace("resume", self)
+            self.world.trace("resumed", self)
             if self._backlog:
                 self.world.at(0.0, self._catch_up, owner=self)
 
@@ -117,10 +106,10 @@ class Process:
     def jump_clock(self, seconds: float) -> None:
         """The wall clock is set, forward or back."""
         self._jumped += seconds
-        self.world.count(ProcessFault.CLOCK_JUMPED, self, seconds)
+        self.world.trace("clock jumps by", self, seconds)
 
     def drift_clock(self, rate: float) -> None:
         """From now on both clocks count `rate` seconds per second."""
         self._rate_since = (self.world.now, self.monotonic())
         self._rate = rate
-        self.world.count(ProcessFault.CLOCK_DRIFTED, self, rate)
+        self.world.trace("clock drifts by", self, rate)

@@ -82,7 +82,9 @@ class World:
             raise ValueError(f"an event cannot be {-delay} s in the past")
         number = self._next_number
         self._next_number = number + 1
-        event: Event = [self.now + delay, number, owner, 0 if owner is None else owner.incarnation, fn, args]
+        # What a process schedules after its own death, in the event that killed it, belongs to no incarnation.
+        incarnation = owner.incarnation if owner is not None and owner.alive else -1
+        event: Event = [self.now + delay, number, owner, incarnation, fn, args]
         heapq.heappush(self._heap, event)
         return event
 
