@@ -91,7 +91,9 @@ class Keyspace:
 
     def select_prefix(self, prefix: str) -> ReadResult:
         kvs = self._kvs
-        return ReadResult(self.revision, {key: kvs[key] for key in sorted(kvs) if key.startswith(prefix)})
+        return ReadResult(
+            self.revision, {key: kvs[key] for key in sorted([key for key in kvs if key.startswith(prefix)])}
+        )
 
     def lease(self, lease: LeaseID) -> Lease | LeaseNotFound:
         return self._leases.get(lease) or LeaseNotFound(f"there is no lease {lease}")
