@@ -222,7 +222,7 @@ def test_rule15_a_frame_that_does_not_follow_the_one_before_it_is_not_taken() ->
     stranger, _ = journalfile.change_frame(then._replace(chain=then.chain ^ 1), body, 2, 0)
 
     def revision(*frames: bytes) -> int:
-        return journalfile.load(b"".join((*buffers, *frames)), None, CID, JOURNAL).keyspace.revision
+        return journalfile.load(b"".join((*buffers, *frames)), None, CID, JOURNAL).revision
 
     assert revision(first, second) == 2
     assert revision(first, stranger) == 1
@@ -295,4 +295,4 @@ def test_any_damage_is_reported_or_ends_at_a_state_there_was(splices: list[tuple
         assert data[: len(DATA)] != DATA
     else:
         assert data[: len(DATA)] == DATA
-        assert loaded.keyspace.contents() == journalfile.load(DATA, mark, CID, JOURNAL).keyspace.contents()
+        assert loaded.contents() == journalfile.load(DATA, mark, CID, JOURNAL).contents()

@@ -91,9 +91,8 @@ class Keyspace:
 
     def select_prefix(self, prefix: str) -> ReadResult:
         kvs = self._kvs
-        return ReadResult(
-            self.revision, {key: kvs[key] for key in sorted([key for key in kvs if key.startswith(prefix)])}
-        )
+        keys = sorted([key for key in kvs if key.startswith(prefix)])
+        return ReadResult(self.revision, {key: kvs[key] for key in keys})
 
     def lease(self, lease: LeaseID) -> Lease | LeaseNotFound:
         return self._leases.get(lease) or LeaseNotFound(f"there is no lease {lease}")

@@ -70,7 +70,6 @@ from varlog.errors import (
     VarlogError,
 )
 from varlog.metarepo.journalfile import (
-    Loaded,
     Mark,
     Position,
     change_frame,
@@ -184,7 +183,7 @@ class Journal:
         except OSError as e:
             raise _typed(e, path) from e
         try:
-            keyspace = _load(fs, path, cid).keyspace
+            keyspace = _load(fs, path, cid)
             keyspace.apply(Change(puts=(Put(LEADER_KEY, encode_term(Term(_term(keyspace) + 1))),)))
             return cls(fs, path, cid, options, lock, keyspace)
         except OSError as e:
@@ -420,14 +419,14 @@ class Journal:
         self._mark_file.pwritev([encode_mark(Mark(end.nonce, end.offset))], 0)
 
 
-def _load(fs: FileSystem, path: str, cid: ClusterID) -> Loaded:
+def _load(fs: FileSystem, path: str, cid: ClusterID) -> Keyspace:
     journal, mark_path = f"{path}/journal", f"{path}/synced"
     mark = decode_mark(_read_file(fs, mark_path)) if (marked := fs.exists(mark_path)) else None
     if fs.exists(journal):
         return load(_read_file(fs, journal), mark, cid, journal)
     if marked:
         raise JournalCorrupt("the file is gone: no journal", segment=path, offset=0)
-    return Loaded(Keyspace(), 0)
+    return Keyspace()
 
 
 def _read_file(fs: FileSystem, path: str) -> bytes:

@@ -71,12 +71,6 @@ class Mark(NamedTuple):
     synced: int
 
 
-class Loaded(NamedTuple):
-    keyspace: Keyspace
-    torn_bytes: int
-    """How much of the file after its last whole frame was a torn write; 0 if it ended cleanly."""
-
-
 class _Frame(NamedTuple):
     crc: int
     previous: int
@@ -134,7 +128,7 @@ def decode_mark(data: bytes) -> Mark | None:
     return Mark(*_MARK.unpack(body))
 
 
-def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Loaded:
+def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Keyspace:
     """The state a journal file holds. Raises JournalCorrupt, WrongIdentity or UnsupportedFormat."""
     start, synced = _load_header(data, cid, path)
     if mark is not None and mark.nonce == start.nonce:
@@ -146,12 +140,10 @@ def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Loaded:
         keyspace = _replay(keyspace, frame, data[offset + _FRAME_BYTES : offset + _FRAME_BYTES + frame.length])
         if keyspace is None or keyspace.revision != frame.revision:
             raise JournalCorrupt("a frame does not follow from the one before it", segment=path, offset=offset)
-    rest = data[end:].rstrip(b"\0")
-    if rest or synced > end:
-        synced = max([synced, *(frame.synced for frame in _stray_headers(data, start.nonce, end))])
+    synced = max([synced, *(frame.synced for frame in _stray_headers(data, start.nonce, end))])
     if synced > end or keyspace is None:
         raise JournalCorrupt("a damaged frame", segment=path, offset=end)
-    return Loaded(keyspace, len(rest))
+    return keyspace
 
 
 def _load_header(data: bytes, cid: ClusterID, path: str) -> tuple[Position, int]:
