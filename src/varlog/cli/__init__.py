@@ -11,6 +11,7 @@ from cyclopts import App
 from varlog import __version__
 
 app = App(name="varlog", help="A strongly consistent, totally ordered distributed log.", version=__version__)
+app.command("varlog.sim.command:run_sim", name="sim")
 
 
 def main() -> None:
