@@ -38,6 +38,8 @@ class ReplicaDump:
     """The first LLSN that is not committed here."""
     trim: int = 0
     """The last GLSN this replica refuses as trimmed."""
+    damaged: bool = False
+    """Its storage is corrupt and says so; what is dumped is what it could still read from its beginning on."""
 
     def entries(self) -> Iterator[tuple[int, int, int, bytes]]:
         """(llsn, glsn, epoch, payload) of each entry."""
@@ -97,7 +99,8 @@ class Sighting(NamedTuple):
     topic: int
     glsn: int
     payload: bytes
-    where: str
+    where: object
+    """Who says so: an operation, or words."""
 
 
 class Position(NamedTuple):
@@ -144,7 +147,7 @@ class Evidence:
             if op.outcome is Outcome.OK and op.kind in (Kind.APPEND, Kind.READ, Kind.DELIVERY):
                 first = op.position if op.kind is Kind.READ else op.glsn
                 for i, payload in enumerate(op.payloads):
-                    found.append(Sighting(op.topic, first + i, payload, str(op)))
+                    found.append(Sighting(op.topic, first + i, payload, op))
         for replica in self.replicas:
             where = f"replica of {replica.lsid} on {replica.node}"
             for _, glsn, _, payload in replica.entries():
@@ -152,9 +155,9 @@ class Evidence:
         return found
 
     @cached_property
-    def places(self) -> Mapping[bytes, Mapping[tuple[int, int], str]]:
+    def places(self) -> Mapping[bytes, Mapping[tuple[int, int], object]]:
         """Payload -> every (topic, glsn) it was seen at, with who saw it first."""
-        found: defaultdict[bytes, dict[tuple[int, int], str]] = defaultdict(dict)
+        found: defaultdict[bytes, dict[tuple[int, int], object]] = defaultdict(dict)
         for topic, glsn, payload, where in self.sightings:
             found[payload].setdefault((topic, glsn), where)
         return found

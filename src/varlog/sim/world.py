@@ -31,6 +31,9 @@ from varlog.sim.process import Process
 TRACE_LINES: Final = 100_000
 """As many lines as a trace holds; the oldest go first."""
 
+DETAIL_CHARACTERS: Final = 200
+"""As long is each detail of a line at most; messages carry whole batches."""
+
 _HASH_BUFFER: Final = 1 << 16
 _pack_event: Final = struct.Struct("<dq").pack
 
@@ -143,7 +146,7 @@ class World:
     def trace_lines(self) -> list[str]:
         """The trace so far, readable."""
         return [
-            f"{time:12.6f} {name:<10} {kind}{''.join(f' {detail}' for detail in details)}"
+            f"{time:12.6f} {name:<10} {kind}{''.join(f' {_short(detail)}' for detail in details)}"
             for time, name, kind, details in self._lines
         ]
 
@@ -160,3 +163,8 @@ class World:
     def _flush(self) -> None:
         self._digest.update(self._unhashed)
         self._unhashed.clear()
+
+
+def _short(detail: object) -> str:
+    text = str(detail)
+    return text if len(text) <= DETAIL_CHARACTERS else text[:DETAIL_CHARACTERS] + "..."

@@ -35,6 +35,8 @@ def test_entries_missing_at_the_end_are_found() -> None:
     story = good_story()
     story.change_replica(1, committed_end=5)
     assert "holds entries up to 3, but its committed end is 5" in story.complaints("equal_prefixes")
+    story.change_replica(1, damaged=True)
+    assert story.complaints("equal_prefixes") == ""
 
 
 def test_a_commit_that_was_never_decided_is_found() -> None:

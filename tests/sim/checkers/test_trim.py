@@ -77,6 +77,8 @@ def test_a_replica_that_lost_entries_above_its_trim_point_is_found() -> None:
     story = good_story()
     story.change_replica(0, batches=[CommittedBatch(3, 4, 2, (b"d", b"e"))])
     assert "LSID 10 on x is trimmed to 1, but lacks GLSN 2" in story.complaints("trim")
+    story.change_replica(0, damaged=True)
+    assert story.complaints("trim") == ""
 
 
 def test_a_trim_of_unknown_fate_may_have_happened_or_not() -> None:

@@ -11,7 +11,7 @@ from varlog.sim.evidence import Evidence
 
 def check(evidence: Evidence) -> list[str]:
     violations = []
-    first: dict[tuple[int, int], tuple[bytes, str]] = {}
+    first: dict[tuple[int, int], tuple[bytes, object]] = {}
     for topic, glsn, payload, where in evidence.sightings:
         known, known_where = first.setdefault((topic, glsn), (payload, where))
         if known != payload:

@@ -2,7 +2,8 @@
 
 For every log stream:
 
-- what a replica holds as committed is contiguous in LLSN and ends at its committed end;
+- what a replica holds as committed is contiguous in LLSN and ends at its committed end, or before it if the replica is
+  damaged and says so;
 - no replica has committed beyond what the metadata repository decided;
 - where two replicas hold the same LLSN, they hold it with the same GLSN, epoch and content.
 
@@ -37,7 +38,7 @@ def _check_alone(evidence: Evidence, replica: ReplicaDump) -> list[str]:
         if expected is not None and llsn != expected:
             violations.append(f"{who}: LLSN {llsn} follows, {expected} was expected")
         expected = llsn + len(payloads)
-    if expected is not None and expected != replica.committed_end:
+    if expected is not None and expected != replica.committed_end and not replica.damaged:
         violations.append(f"{who}: holds entries up to {expected}, but its committed end is {replica.committed_end}")
     topic = evidence.topics.get(replica.topic)
     decided = None if topic is None else topic.ends.get(replica.lsid)

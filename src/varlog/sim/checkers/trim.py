@@ -6,7 +6,8 @@
   at or below it.
 - The trim point at the end is at least the greatest one acknowledged and at most the greatest one requested, and no
   replica's is beyond it.
-- What a replica lacks below its committed end, while another replica has it, lies at or below its own trim point.
+- What a replica lacks below its committed end, while another replica has it, lies at or below its own trim point. (A
+  damaged replica owes nothing.)
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def _check_end(evidence: Evidence, trims: list[Operation]) -> list[str]:
         who = f"LSID {replica.lsid} on {replica.node}"
         if replica.trim > evidence.trim(replica.topic):
             violations.append(f"{who} is trimmed to {replica.trim}, its topic to {evidence.trim(replica.topic)}")
+        if replica.damaged:
+            continue
         held = {glsn for _, glsn, _, _ in replica.entries()}
         for (topic, glsn), position in evidence.stored.items():
             mine_too = topic == replica.topic and position.lsid == replica.lsid and glsn > replica.trim
