@@ -247,15 +247,14 @@ class Nemesis:
     def _cut(self, fault: Fault, names: Sequence[str]) -> bool:
         if self._is_partitioned or len(names) < 2:
             return False
-        processes = self._world.processes
-        some = [self._rng.choice(names)]
-        if fault is not Fault.ISOLATION:
-            some = self._rng.sample(names, self._rng.randint(1, len(names) - 1))
-        others = [process for name, process in processes.items() if name not in some]
-        if fault is not Fault.ISOLATION:
-            others = [process for process in others if process.name in names]
-        one_way = fault is Fault.PARTITION_ONE_WAY
-        self._cluster.network.partition([processes[name] for name in some], others, one_way=one_way)
+        processes = [self._world.processes[name] for name in names]
+        network = self._cluster.network
+        if fault is Fault.ISOLATION:
+            network.isolate(self._rng.choice(processes))
+        else:
+            self._rng.shuffle(processes)
+            middle = self._rng.randint(1, len(processes) - 1)
+            network.partition(processes[:middle], processes[middle:], one_way=fault is Fault.PARTITION_ONE_WAY)
         self._is_partitioned = True
         self._last((), self._join)
         return True
