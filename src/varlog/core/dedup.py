@@ -73,7 +73,9 @@ class DedupTable:
         """Writers the table does not know may have been forgotten with entries below this LLSN."""
         return self._floor
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many batches the table knows of."""
         return self._size + len(self._pending)
 
     def judge(

@@ -103,7 +103,14 @@ class LogStreamExecutor:
     """See the module's text."""
 
     def __init__(
-        self, snid: StorageNodeID, tpid: TopicID, lsid: LogStreamID, log: ReplicaLog, send: Send, observe: Observe
+        self,
+        snid: StorageNodeID,
+        tpid: TopicID,
+        lsid: LogStreamID,
+        log: ReplicaLog,
+        send: Send,
+        observe: Observe,
+        dedup: DedupTable | None = None,
     ) -> None:
         self.snid = snid
         self.tpid = tpid
@@ -134,7 +141,7 @@ class LogStreamExecutor:
         self.changed = True
         """The next report must carry this replica."""
 
-        self.dedup = DedupTable()
+        self.dedup = dedup or DedupTable()
         self._pending: deque[Pending] = deque()
         self._pending_bytes = 0
         self._promise: Epoch | None = None

@@ -37,11 +37,15 @@ from varlog.core.messages import (
     Metadata,
     Range,
     Report,
+    RunStream,
+    SealStream,
     Snapshot,
     StreamEnd,
     StreamInfo,
     Tail,
     TopicInfo,
+    TrimTopic,
+    UnsealStream,
 )
 from varlog.core.metastate import AnyEntry, Cut, CutHistory, MetadataState
 from varlog.core.store import (
@@ -477,18 +481,25 @@ class MetadataRepository:
             self._snapshot_version = Version(write.version - 1)
         self._announce(write.version, write.entry)
         if write.asked is not None:
-            self._answer(write.asked)
+            self._answer(write.asked, write.entry)
         self._answer_tails()
         self._pump()
 
-    def _answer(self, asked: _Asked) -> None:
+    def _answer(self, asked: _Asked, entry: AnyEntry | None = None) -> None:
         """Tell the requester that the state is as it asked for."""
         state, message = self.state, asked.message
         value, llsn_end = 0, LLSN(0)
-        if (tpid := getattr(message, "tpid", None)) is not None:
-            value = state.topics[tpid].trim
-        if (lsid := getattr(message, "lsid", None)) is not None:
-            value, llsn_end = state.streams[lsid].epoch, state.streams[lsid].llsn_end
+        match entry or message:
+            case m.TopicCreated(tpid):
+                value = tpid
+            case m.StreamCreating(lsid):
+                value = lsid
+            case m.Trimmed(tpid) | TrimTopic(_, tpid):
+                value = state.topics[tpid].trim
+            case m.StreamSealed(lsid) | SealStream(_, lsid) | UnsealStream(_, lsid) | RunStream(_, lsid):
+                value, llsn_end = state.streams[lsid].epoch, state.streams[lsid].llsn_end
+            case _:
+                pass  # nothing but the version to tell
         self._send(asked.source, Decided(asked.request, 0, state.version, value, llsn_end))
 
     # Telling the nodes

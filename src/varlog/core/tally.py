@@ -62,14 +62,14 @@ class Tallies:
             if tally is None or snid not in tally.ends:
                 continue
             tally.durable_versions[snid] = durable_version
-            if epoch != tally.epoch or not healthy:
+            if epoch != tally.epoch:
                 continue
             before = tally.ends[snid]
-            if durable_end > before:
+            if durable_end < before:  # a failed replica: what it said before was true, what it says now is not
+                self._observe(Branch.RULE5_SHRUNK_REPORT)
+            elif durable_end > before and healthy:
                 tally.ends[snid] = durable_end
                 advanced.add(lsid)
-            elif durable_end < before:
-                self._observe(Branch.RULE5_SHRUNK_REPORT)
 
     def cut(self, state: MetadataState, time: int) -> Cut | None:
         """The cut that the reports allow now, or None if nothing has advanced."""

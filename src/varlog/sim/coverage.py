@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from typing import Any
 
 from rich.table import Table
 
@@ -25,7 +26,7 @@ class Coverage:
         """It happened."""
         self.counts[member] += times
 
-    def add(self, counts: Mapping[Enum, int]) -> None:
+    def add(self, counts: Mapping[Any, int]) -> None:
         """All of these happened."""
         self.counts.update(counts)
 

@@ -1,0 +1,395 @@
+"""A whole simulated cluster and its clients, and one run of it.
+
+`run_seed` is a run: a cluster is made, of a size and under conditions that the seed decides; it is set up; clients load
+it while the nemesis breaks things; then everything is healed, the clients go on for a while, and the checkers judge the
+evidence. The same seed gives the same run, to the last event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import Final
+
+from varlog import batch, errors
+from varlog.core.address import METADATA_REPOSITORY, node_address
+from varlog.core.branches import Branch
+from varlog.core.dedup import DedupTable
+from varlog.core.states import Transition
+from varlog.sim.checkers import check_all
+from varlog.sim.clients import (
+    TOPIC,
+    ClientHost,
+    PeekerClient,
+    ReaderClient,
+    Shared,
+    SubscriberClient,
+    TrimmerClient,
+    WriterClient,
+)
+from varlog.sim.coverage import Coverage
+from varlog.sim.disk import DiskFault, SimDisk
+from varlog.sim.evidence import CommittedBatch, Evidence, Frames, LivenessPhase, ReplicaDump, TopicState
+from varlog.sim.history import History, Kind
+from varlog.sim.metadata import ManagerHost, MetadataHost
+from varlog.sim.nemesis import Fault, Nemesis, draw_profile
+from varlog.sim.network import Conditions, Network, NetworkFault
+from varlog.sim.nodes import StorageNodeHost
+from varlog.sim.process import Process
+from varlog.sim.runner import SeedReport
+from varlog.sim.store import SimStore, StoreFault, StoreFaults
+from varlog.sim.world import World
+from varlog.storage.log import LogStreamStorage, StorageOptions
+from varlog.types import GLSN, StorageNodeID
+
+SET_UP_SECONDS: Final = 30.0
+FAULT_SECONDS: Final = 15.0
+AFTER_SECONDS: Final = 8.0
+GRACE_SECONDS: Final = 9.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a cluster is, and who uses it."""
+
+    nodes: int
+    streams: int
+    replication_factor: int
+    repositories: int = 1
+    writers: int = 2
+    retrying_writers: int = 2
+    readers: int = 1
+    subscribers: int = 2
+    peekers: int = 1
+    trimmers: int = 1
+    segment_bytes: int = 8192
+    dedup_sequences: int = 64
+    careless: bool = False
+    """One node does not sync; it may lose what it has reported."""
+    outsider: bool = False
+    """One node has data of log streams it is no replica of."""
+
+    @classmethod
+    def draw(cls, world: World) -> Shape:
+        """Some shape, by the world's seed."""
+        rng = world.rng("shape")
+        nodes = rng.randint(1, 5)
+        replication_factor = rng.randint(1, min(3, nodes))
+        return cls(
+            nodes=nodes,
+            streams=rng.randint(1, 4),
+            replication_factor=replication_factor,
+            repositories=rng.choice((1, 1, 2)),
+            trimmers=rng.choice((0, 1)),
+            segment_bytes=rng.choice((2048, 8192, 65536)),
+            dedup_sequences=rng.choice((8, 64, 4096)),
+            careless=replication_factor > 1 and rng.random() < 0.1,
+            outsider=nodes > replication_factor and rng.random() < 0.3,
+        )
+
+    def __str__(self) -> str:
+        traits = [name for name, has in (("careless node", self.careless), ("outsider", self.outsider)) if has]
+        return ", ".join(
+            [
+                f"{self.nodes} nodes",
+                f"{self.streams} log streams",
+                f"RF {self.replication_factor}",
+                f"{self.repositories} metadata repositories",
+                f"segments of {self.segment_bytes}",
+                *traits,
+            ]
+        )
+
+
+class SharedAddressNetwork(Network):
+    """A network on which the metadata repository's address reaches every process that may lead."""
+
+    repositories: Sequence[str] = ()
+
+    def send(self, source: Process, address: str, message: object) -> None:
+        if address == METADATA_REPOSITORY:
+            for repository in self.repositories:
+                super().send(source, repository, message)
+        else:
+            super().send(source, address, message)
+
+
+class Cluster:
+    """The processes of a run. Its methods are what can befall them."""
+
+    def __init__(self, world: World, shape: Shape) -> None:
+        self.world = world
+        self.shape = shape
+        self.network = SharedAddressNetwork(world, Conditions())
+        self.branches: Counter[Enum] = Counter()
+        self.frames = Frames()
+        self.history = History(lambda: world.now)
+        self._shared = Shared(self.network, self.history, self._observe)
+        self._rng = world.rng("cluster")
+        self.store = self._make_store()
+        self.nodes = [self._make_node(StorageNodeID(number + 1)) for number in range(shape.nodes)]
+        self.repositories = [self._make_repository(number + 1) for number in range(shape.repositories)]
+        self.network.repositories = [host.process.name for host in self.repositories]
+        self.manager = self._make_manager()
+        self.clients = self._make_clients()
+        self._disk_owners: list[StorageNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
+        self._hosts: dict[str, StorageNodeHost | MetadataHost | ManagerHost] = {}
+        for host in (*self._disk_owners, self.manager):
+            self._hosts[host.process.name] = host
+        self._rotten = ""
+        """The node whose disk has rotted; all others keep theirs, so that no entry loses every copy."""
+
+    def _observe(self, branch: Enum) -> None:
+        self.branches[branch] += 1
+
+    def _make_store(self) -> SimStore | None:
+        if self.shape.repositories == 1:
+            return None
+        return SimStore(self.world.at, self.world.rng("store"), StoreFaults())
+
+    def _make_node(self, snid: StorageNodeID) -> StorageNodeHost:
+        skew = self._rng.uniform(-5.0, 5.0)
+        process = self.world.process(node_address(snid), skew=skew)
+        options = StorageOptions(segment_bytes=self.shape.segment_bytes, sync=not (self.shape.careless and snid == 1))
+        return StorageNodeHost(
+            process, self.network, SimDisk(), snid, self.frames, self._observe, options, self._dedup_table
+        )
+
+    def _dedup_table(self) -> DedupTable:
+        return DedupTable(per_writer=16, total=self.shape.dedup_sequences)
+
+    def _make_repository(self, number: int) -> MetadataHost:
+        process = self.world.process(f"mr/{number}", skew=self._rng.uniform(-5.0, 5.0) + 1000.0)
+        return MetadataHost(process, self.network, SimDisk(), self.store, self._observe)
+
+    def _make_manager(self) -> ManagerHost:
+        shape = self.shape
+        snids = [host.snid for host in self.nodes]
+        streams = [tuple(self._rng.sample(snids, shape.replication_factor)) for _ in range(shape.streams)]
+        process = self.world.process("manager")
+        outsider = self._rng.choice(snids) if shape.outsider else None
+        return ManagerHost(process, self.network, snids, streams, shape.replication_factor, outsider)
+
+    def _make_clients(self) -> list[ClientHost]:
+        shape, shared, rng = self.shape, self._shared, self._rng
+        made: list[ClientHost] = []
+
+        def process() -> Process:
+            return self.world.process(f"client/{len(made) + 1}")
+
+        for number in range(shape.writers + shape.retrying_writers):
+            retry = number >= shape.writers
+            made += [WriterClient(process(), shared, retry=retry, window=rng.choice((1, 4, 16)), pace=0.15)]
+        for _ in range(shape.readers):
+            made += [ReaderClient(process(), shared, pace=0.15)]
+        for _ in range(shape.subscribers):
+            made += [SubscriberClient(process(), shared, begin=rng.choice((1, 1, 10)))]
+        for _ in range(shape.peekers):
+            made += [PeekerClient(process(), shared, pace=0.2)]
+        for _ in range(shape.trimmers):
+            made += [TrimmerClient(process(), shared, pace=4.0)]
+        return made
+
+    # Life
+
+    def set_up(self) -> None:
+        """Start everything on a good network and wait until every log stream runs."""
+        for node in self.nodes:
+            node.start()
+        for repository in self.repositories:
+            repository.start()
+        self.manager.start()
+        self.world.run(self.world.now + SET_UP_SECONDS, stop=lambda: self.is_running)
+        if not self.is_running:
+            raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
+
+    def start_clients(self) -> None:
+        for client in self.clients:
+            client.start()
+
+    @property
+    def leader(self) -> MetadataHost | None:
+        return next((host for host in self.repositories if host.leads), None)
+
+    @property
+    def is_running(self) -> bool:
+        """Every log stream runs, on every replica."""
+        leader = self.leader
+        if leader is None or not self.manager.is_set_up:
+            return False
+        streams = leader.repository.state.streams.values()
+        return len(streams) == self.shape.streams and all(s.status.name == "RUNNING" for s in streams)
+
+    # What the nemesis may do
+
+    def victims(self, fault: Fault) -> Sequence[str]:
+        """Whom a fault may strike."""
+        nodes = [host.process.name for host in self.nodes]
+        repositories = [host.process.name for host in self.repositories]
+        match fault:
+            case Fault.KILL | Fault.KILL_ALL:
+                return [*nodes, *repositories, self.manager.process.name]
+            case Fault.POWER_LOSS | Fault.POWER_LOSS_ALL:
+                return [*nodes, *repositories]
+            case Fault.BIT_ROT:
+                rottable = nodes if self.shape.replication_factor > 1 and not self.shape.careless else []
+                return [name for name in rottable if self._rotten in ("", name)]
+            case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
+                return nodes if self.store is not None else [*nodes, *repositories]
+            case Fault.STORE_OUTAGE:
+                return repositories if self.store is not None else []
+            case _:
+                return list(self.world.processes)
+
+    def kill(self, name: str) -> None:
+        host = self._hosts[name]
+        if isinstance(host, ManagerHost):
+            host.process.kill()
+        else:
+            host.kill()
+
+    def power_loss(self, name: str) -> None:
+        self.kill(name)
+        self.disk(name).power_loss(self.world.rng("power loss"))
+
+    def restart(self, name: str) -> None:
+        host = self._hosts[name]
+        if not host.process.alive:
+            host.process.start()
+            host.start()
+
+    def disk(self, name: str) -> SimDisk:
+        host = self._hosts[name]
+        assert not isinstance(host, ManagerHost), "the manager has no disk"
+        return host.disk
+
+    def rot(self, name: str, rng: Random) -> bool:
+        struck = self.disk(name).rot(rng, suffix=".seg") is not None
+        if struck:
+            self._rotten = name
+        return struck
+
+    def set_store_available(self, available: bool) -> None:
+        if self.store is not None:
+            self.store.available = available
+
+    def restart_all(self) -> None:
+        """Start whatever is down."""
+        for name in self._hosts:
+            self.restart(name)
+
+    # Evidence
+
+    def evidence(self, liveness: LivenessPhase | None) -> Evidence:
+        """What the run has come to. Every replica that can be opened is read."""
+        leader = self.leader
+        topics = {}
+        if leader is not None:
+            state = leader.repository.state
+            ends = {int(s.lsid): int(s.llsn_end) for s in state.streams.values()}
+            topics = {int(t.tpid): TopicState(t.hwm, t.trim, ends) for t in state.topics.values()}
+        replicas = [dump for node in self.nodes if node.process.alive for dump in self._dump(node)]
+        return Evidence(self.history, topics, replicas, self.frames, liveness)
+
+    def _dump(self, node: StorageNodeHost) -> list[ReplicaDump]:
+        dumps = []
+        for executor in node.node.executors:
+            storage = node.storages[executor.lsid]
+            batches, damaged = _committed(storage, executor.trim_glsn, executor.global_hwm)
+            dumps.append(
+                ReplicaDump(
+                    TOPIC,
+                    executor.lsid,
+                    node.process.name,
+                    batches,
+                    executor.committed_end,
+                    executor.trim_glsn,
+                    damaged or not executor.healthy,
+                )
+            )
+        return dumps
+
+    @property
+    def may_need_repair(self) -> bool:
+        """A replica may have lost what only a copy from another one could bring back."""
+        return self.shape.careless or bool(self._rotten)
+
+    def stop_clients(self) -> None:
+        """Let what is under way end; nothing new is begun."""
+        self._shared.stopping = True
+
+    def coverage(self) -> Coverage:
+        """What the run has exercised."""
+        coverage = Coverage(
+            {
+                "faults": (Fault, NetworkFault, DiskFault, StoreFault),
+                "state transitions": (Transition,),
+                "protocol rules": (Branch,),
+            }
+        )
+        coverage.add(self.world.faults)
+        coverage.add(self.branches)
+        for host in self._disk_owners:
+            coverage.add(host.disk.faults)
+        if self.store is not None:
+            coverage.add(self.store.faults)
+        return coverage
+
+    def stops(self) -> list[tuple[str, str]]:
+        """Processes that found the rules violated and ended themselves."""
+        return [
+            (host.process.name, str(host.stopped))
+            for host in self._disk_owners
+            if isinstance(host.stopped, errors.ConsistencyViolation)
+        ]
+
+
+def _committed(storage: LogStreamStorage, trim: GLSN, hwm: GLSN) -> tuple[list[CommittedBatch], bool]:
+    """What a replica holds, and whether damage hides some of it."""
+    found: list[CommittedBatch] = []
+    begin = GLSN(trim + 1)
+    while begin <= hwm:
+        try:
+            stored = storage.read(begin, GLSN(hwm + 1), 1 << 20)
+        except errors.Corrupt:
+            return found, True
+        if not stored:
+            break
+        found += [CommittedBatch(b.llsn, b.glsn, b.epoch, tuple(batch.decode(b.batch).to_list())) for b in stored]
+        begin = GLSN(stored[-1].glsn + stored[-1].count)
+    return found, False
+
+
+def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> SeedReport:
+    """One run, from its seed."""
+    world = World(seed, tracing=trace)
+    cluster = Cluster(world, shape or Shape.draw(world))
+    nemesis = Nemesis(cluster, draw_profile(world.rng("profile")))
+    cluster.set_up()
+    cluster.start_clients()
+    nemesis.start(world.now + FAULT_SECONDS)
+    world.run(world.now + FAULT_SECONDS)
+    nemesis.heal_all()
+    cluster.restart_all()
+    healed = world.now
+    world.run(healed + AFTER_SECONDS)
+    cluster.stop_clients()
+    world.run(world.now + GRACE_SECONDS)
+    writers = [client.process.name for client in cluster.clients if isinstance(client, WriterClient)]
+    phase = LivenessPhase(healed, world.now, GRACE_SECONDS, writers)
+    evidence = cluster.evidence(None if cluster.may_need_repair else phase)
+    violations = check_all(evidence)
+    violations += [("invariant", f"{name} stopped: {why}") for name, why in cluster.stops()]
+    return SeedReport(
+        seed,
+        violations,
+        sum(op.kind is not Kind.DELIVERY for op in cluster.history.operations),
+        world.now,
+        cluster.coverage(),
+        world.trace_hash(),
+        world.trace_lines() if trace else (),
+        f"{cluster.shape}; {nemesis.profile.name}",
+    )
