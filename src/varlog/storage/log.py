@@ -1,0 +1,576 @@
+"""LogStreamStorage: one replica's log on disk.
+
+Records go in in three movements, so that the simulator can put time between them and production a thread:
+
+1. *Staging* (`stage_batch`, `stage_commit`, ...), on the owner's thread, in log order: memory only. The record's place
+   is decided, its frame is laid out, the state and the index follow.
+2. *Writing* (`take`, `write`, `sync`), one group at a time, by whoever does the writing.
+3. `finish`, on the owner's thread again: what the group held is durable now, and its owner may say so.
+
+Reading (`read`, `read_llsn`, `commit_contexts`) may happen in any thread. Only what is committed is read, and only a
+batch that is durable is ever committed, so readers and the writer never meet.
+
+When a record fills the segment, staging it also stages the roll: index and footer of this one, head of the next. The
+owner's deduplication table goes into the next head (`snapshot_source`); it must be as of *after* the record being
+staged, so owners change their table before they stage.
+
+What must always hold:
+
+- Nothing is reported durable that a crash could take away.
+- The first failed write or sync is the last one (M8): the storage is `poisoned`, and says so from then on.
+- A corrupt replica is read, as far as it is sound, and never written.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from varlog import limits
+from varlog.batch import BatchHeader
+from varlog.errors import (
+    AlreadyExists,
+    ConsistencyViolation,
+    Corrupt,
+    DirectoryLocked,
+    DiskFull,
+    InvalidArgument,
+    NoSuchReplica,
+    NotWritable,
+    Poisoned,
+    Trimmed,
+)
+from varlog.storage import format as fmt
+from varlog.storage import trim
+from varlog.storage.files import Buffer, File, FileSystem, Lock
+from varlog.storage.format import FrameKind, Members, TrimRecord
+from varlog.storage.group import CloseSegment, StartSegment, Trim, WriteGroup
+from varlog.storage.logfiles import LOCK_NAME, MARK_NAME, TRIM_NAME, LogFiles, publish
+from varlog.storage.reader import LogReader, StoredBatch
+from varlog.storage.recovery import Recovered, Recovery
+from varlog.storage.scrub import scrub
+from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
+from varlog.storage.state import EMPTY, LogState
+from varlog.types import (
+    FIRST_LLSN,
+    GLSN,
+    LLSN,
+    CommitContext,
+    Epoch,
+    LogStreamIdentity,
+    StorageNodeID,
+    Version,
+)
+
+_MAX_U64 = (1 << 64) - 1
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+
+
+def _random_nonce() -> int:
+    return int.from_bytes(os.urandom(8), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How a log stream is stored."""
+
+    segment_bytes: int = limits.SEGMENT_BYTES
+    """A segment is closed by the record that fills it."""
+    sync: bool = True
+    """False: groups are written and not synced; a power loss may take what was reported durable."""
+    nonce: Callable[[], int] = _random_nonce
+    """Where the 64-bit nonces of new segments come from."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.segment_bytes <= limits.MAX_SEGMENT_BYTES:
+            raise InvalidArgument(f"segments of {self.segment_bytes} bytes; 1 to {limits.MAX_SEGMENT_BYTES} are taken")
+
+
+def _no_snapshot() -> bytes:
+    return b""
+
+
+class LogStreamStorage:
+    """See the module's text. Made by `create` and `open`."""
+
+    def __init__(
+        self, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions, lock: Lock
+    ) -> None:
+        self._fs = fs
+        self._path = path
+        self._identity = identity
+        self._options = options
+        self._directory_lock = lock
+        self._reader = LogReader(fs, path)
+        self._files: LogFiles | None = None
+        self._active: ActiveSegment | None = None
+        self._segments: tuple[Segment, ...] = ()
+        self._state = LogState(EMPTY)
+        self._trim_llsn = FIRST_LLSN
+        self._trim_glsn = GLSN(0)
+        self._readable_end = FIRST_LLSN
+        """What is stored below this is in the file."""
+        self._written = 0, 0
+        """The newest segment's number, and how far it is in its file."""
+
+        self._lock = threading.Lock()
+        """Between staging and `take`, which may be on different threads."""
+        self._filling = WriteGroup(Version(0), FIRST_LLSN, 0, 0)
+        self._full: deque[WriteGroup] = deque()
+        self._taken: WriteGroup | None = None
+        self._refused = False
+        """Something was staged that a corrupt log does not take; `take` will say so."""
+        self.poisoned = False
+        self.durable_version = Version(0)
+        """Of the last commit context known to be synced."""
+        self.snapshot_source: Callable[[], bytes] = _no_snapshot
+        """Asked for the deduplication table when a segment begins and when the log is trimmed."""
+        self.recovered: Recovered
+
+    # Opening and closing
+
+    @classmethod
+    def create(
+        cls, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions | None = None
+    ) -> LogStreamStorage:
+        """Make the directory and an empty log in it. AlreadyExists if it holds one."""
+        try:
+            fs.mkdir(path)
+        except OSError as e:
+            _raise_open_error(path, e)
+        storage = cls(fs, path, identity, options or StorageOptions(), _lock(fs, path))
+        try:
+            names = fs.listdir(path)
+            if any(name in {TRIM_NAME, MARK_NAME} or parse_segment_name(name) is not None for name in names):
+                raise AlreadyExists(f"{path} holds a log stream already; nothing was changed")
+            storage._start_anew()
+        except OSError as e:
+            storage._abandon()
+            _raise_open_error(path, e)
+        except BaseException:
+            storage._abandon()
+            raise
+        return storage
+
+    @classmethod
+    def open(
+        cls, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions | None = None
+    ) -> LogStreamStorage:
+        """Open a log and recover its state: see `recovered`. Damage found is reported there, not raised."""
+        if not fs.exists(path):
+            raise NoSuchReplica(f"there is no {path}")
+        storage = cls(fs, path, identity, options or StorageOptions(), _lock(fs, path))
+        try:
+            storage._recover()
+        except OSError as e:
+            storage._abandon()
+            _raise_open_error(path, e)
+        except BaseException:
+            storage._abandon()
+            raise
+        return storage
+
+    def _start_anew(self) -> None:
+        active, head = ActiveSegment.start(self._identity, 1, self._new_nonce(), EMPTY, b"")
+        file = publish(self._fs, self._path, active.name, head, self._options.segment_bytes)
+        mark_file = _open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
+        self._active = active
+        self._segments = (active.segment,)
+        self._files = LogFiles(self._fs, self._path, active.seq, file, mark_file, self._options.segment_bytes)
+        self._files.sync(active.offset)
+        self._filling = WriteGroup(Version(0), FIRST_LLSN, active.seq, active.offset)
+        self._written = active.seq, active.offset
+        self.recovered = Recovered(
+            EMPTY.committed_end, EMPTY.end, EMPTY.hwm, GLSN(0), EMPTY.local_hwm, EMPTY.version, EMPTY.epoch, (),
+            StorageNodeID(0), GLSN(0), FIRST_LLSN, [], None, [], None,
+        )  # fmt: skip
+
+    def _recover(self) -> None:
+        recovery = Recovery(self._fs, self._path, self._identity, self._reader, self._options.segment_bytes)
+        self.recovered = recovery.inspect()
+        self._state = recovery.state
+        self._segments = tuple(recovery.segments)
+        self._readable_end = self._state.end
+        self.durable_version = self._state.version
+        if recovery.trim is not None:
+            self._trim_llsn, self._trim_glsn = recovery.trim.llsn, recovery.trim.glsn
+        if recovery.corruption is not None:
+            return
+        mark_file = _open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
+        try:
+            found = recovery.repair(mark_file)
+        except BaseException:
+            mark_file.close()
+            raise
+        if found is None:
+            mark_file.close()
+            self._start_anew()
+            return
+        active, file = found
+        self._active = active
+        self._filling = WriteGroup(self._state.version, self._state.end, active.seq, active.offset)
+        self._written = active.seq, active.offset
+        self._files = LogFiles(self._fs, self._path, active.seq, file, mark_file, self._options.segment_bytes)
+
+    def close(self) -> None:
+        """Write and sync everything staged, then let go of the files. A poisoned or corrupt log is only let go of."""
+        try:
+            if not self.poisoned and self.corruption is None:
+                self.flush_commits()
+                while (group := self.take()) is not None:
+                    self.write(group)
+                    self.sync(group)
+                    self.finish(group)
+                self._io(lambda files: files.sync(self._filling.offset))
+                self._io(LogFiles.sync_mark)
+        finally:
+            self._abandon()
+
+    def _abandon(self) -> None:
+        """Let go of files and lock, whatever state they are in."""
+        self._reader.close()
+        files, self._files = self._files, None
+        if files is not None:
+            files.close()
+        self._directory_lock.release()
+
+    def _new_nonce(self) -> int:
+        return self._options.nonce() & _MAX_U64
+
+    @property
+    def corruption(self) -> Corrupt | None:
+        """Why nothing more is written to this log."""
+        return self.recovered.corruption
+
+    @property
+    def synced(self) -> bool:
+        """Whether what it reports durable is synced (`StorageOptions.sync`)."""
+        return self._options.sync
+
+    # Staging
+
+    def stage_batch(self, llsn: LLSN, epoch: Epoch, prev_sequence: int, batch: Buffer, header: BatchHeader) -> None:
+        """A verified batch. Its bytes are kept as they are, and must not change until the group is finished."""
+        length, count = header.length, header.count
+        if len(batch) != length or (prev_sequence | epoch) >> 64:
+            raise InvalidArgument(f"a batch of {len(batch)} bytes with header {header}, epoch {epoch}")
+        with self._lock:
+            active = self._active
+            if active is None:
+                self._refused = True
+                return
+            self._state.batch(llsn, count, epoch)
+            size = fmt.FRAME_HEADER_BYTES + length
+            group = self._group_for(size)
+            offset = active.offset
+            frame = active.batch_frame(llsn, epoch, prev_sequence, count, length, fmt.batch_check(batch))
+            group.add_frames(offset, (frame, batch), size)
+            group.needs_sync = True
+            group.last_llsn_end = self._state.end
+            group.last_epoch = epoch
+            self._staged(active, group)
+
+    def stage_commit(self, cc: CommitContext) -> None:
+        """A cut whose entries are durable here. It needs no sync of its own (B9)."""
+        try:
+            body = fmt.encode_commit(cc)
+        except struct.error as e:
+            raise InvalidArgument(f"{cc}: {e}") from None
+        with self._lock:
+            active = self._active
+            if active is None:
+                self._refused = True
+                return
+            self._state.commit(cc)
+            group = self._stage_frame(active, FrameKind.COMMIT, body, cc.llsn_begin, cc.epoch)
+            active.added_commit(cc)
+            self._staged(active, group)
+
+    def stage_seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
+        """A promise of `epoch`, and the end of every batch before it at or above `llsn_end` (rule 6)."""
+        if (epoch | llsn_end) >> 64:
+            raise InvalidArgument(f"a seal of epoch {epoch} at LLSN {llsn_end}")
+        with self._lock:
+            active = self._active
+            if active is None:
+                self._refused = True
+                return
+            self._state.seal(epoch, llsn_end)
+            group = self._stage_frame(active, FrameKind.SEAL, b"", llsn_end, epoch)
+            group.needs_sync = True
+            group.epoch_records.append(epoch)
+            if group.last_llsn_end is not None:
+                group.last_llsn_end = min(group.last_llsn_end, llsn_end)
+            active.added_seal(llsn_end)
+            for segment in reversed(self._segments):
+                if segment.end > llsn_end:
+                    segment.end = llsn_end
+            self._readable_end = min(self._readable_end, llsn_end)
+            self._staged(active, group)
+
+    def stage_unseal(self, epoch: Epoch, replicas: Sequence[StorageNodeID], primary: StorageNodeID) -> None:
+        """The epoch this replica is about to run in, and with whom; durable before it accepts anything in it."""
+        members = Members(tuple(replicas), primary)
+        try:
+            body = fmt.encode_members(members)
+        except (struct.error, OverflowError) as e:
+            raise InvalidArgument(f"{members}: {e}") from None
+        if epoch >> 64:
+            raise InvalidArgument(f"an unseal of epoch {epoch}")
+        with self._lock:
+            active = self._active
+            if active is None:
+                self._refused = True
+                return
+            self._state.unseal(epoch, members)
+            group = self._stage_frame(active, FrameKind.UNSEAL, body, self._state.end, epoch)
+            group.needs_sync = True
+            group.epoch_records.append(epoch)
+            self._staged(active, group)
+
+    def stage_trim(self, llsn: LLSN, glsn: GLSN, version: Version, epoch: Epoch) -> None:
+        """Everything below `llsn` and at or below `glsn` is trimmed, for readers at once; then files are deleted.
+
+        The record is written in the same group, after all that was staged before it was synced."""
+        if (glsn | version | epoch) >> 64:
+            raise InvalidArgument(f"a trim up to GLSN {glsn}, version {version}, epoch {epoch}")
+        with self._lock:
+            state = self._state
+            if llsn > state.committed_end:
+                raise ConsistencyViolation(f"a trim up to LLSN {llsn}, but only {state.committed_end} is committed")
+            if glsn <= self._trim_glsn:
+                return
+            self._trim_glsn = glsn
+            self._trim_llsn = llsn = max(llsn, self._trim_llsn)
+            if self._active is None:
+                self._refused = True
+                return
+            doomed, kept = trim.split(self._segments, llsn)
+            self._segments = kept
+            record = fmt.encode_trim(
+                TrimRecord(
+                    self._identity, llsn, glsn, version, epoch, state.hwm, state.committed_end, kept[0].seq,
+                    self.snapshot_source(),
+                )
+            )  # fmt: skip
+            group = self._group_for(len(record))
+            group.add_step(Trim(record, [segment.name for segment in doomed]), len(record))
+
+    def _stage_frame(self, active: ActiveSegment, kind: FrameKind, body: bytes, llsn: LLSN, epoch: Epoch) -> WriteGroup:
+        size = fmt.FRAME_HEADER_BYTES + len(body)
+        group = self._group_for(size)
+        offset = active.offset
+        group.add_frames(offset, (active.frame(kind, body, llsn, epoch),), size)
+        return group
+
+    def _group_for(self, size: int) -> WriteGroup:
+        """The group the next record goes to."""
+        if self._filling.size and self._filling.size + size > limits.WRITE_GROUP_BYTES:
+            self._full.append(self._filling)
+            self._filling = self._new_group()
+        return self._filling
+
+    def _new_group(self) -> WriteGroup:
+        before = self._filling
+        return WriteGroup(before.version, before.written_end, before.seq, before.offset)
+
+    def _staged(self, active: ActiveSegment, group: WriteGroup) -> None:
+        """A record is laid out; close its segment if that has filled it, and note where the group ends now."""
+        if active.offset >= self._options.segment_bytes:
+            active = self._roll(active, group)
+        group.version = self._state.version
+        group.written_end = self._state.end
+        group.seq = active.seq
+        group.offset = active.offset
+
+    def _roll(self, active: ActiveSegment, group: WriteGroup) -> ActiveSegment:
+        context = self._state.context()
+        offset = active.offset
+        group.add_step(CloseSegment(active.segment, offset, data := active.closing(context)), len(data))
+        snapshot = self.snapshot_source()
+        following, head = ActiveSegment.start(self._identity, active.seq + 1, self._new_nonce(), context, snapshot)
+        group.add_step(StartSegment(following.seq, following.name, head), len(head))
+        self._active = following
+        self._segments = (*self._segments, following.segment)
+        return following
+
+    @property
+    def staged(self) -> bool:
+        """Whether `take` has something to give."""
+        filling = self._filling
+        return bool(self._full or filling.steps or filling.flush or self._refused)
+
+    @property
+    def staged_bytes(self) -> int:
+        return self._filling.size + sum(group.size for group in self._full)
+
+    def flush_commits(self) -> None:
+        """Let the next group be synced, so that every commit context staged so far becomes durable with it."""
+        with self._lock:
+            if self._active is not None and self._state.version > self.durable_version:
+                self._filling.flush = True
+                self._filling.needs_sync = True
+
+    # Writing
+
+    def take(self) -> WriteGroup | None:
+        """Everything staged so far, up to `limits.WRITE_GROUP_BYTES` of whole records, at least one; None if nothing.
+
+        The group before must be finished."""
+        if self.poisoned:
+            raise Poisoned(f"{self._path}: a write or sync failed before; open it anew")
+        if self._refused and self.corruption is not None:
+            raise self.corruption
+        with self._lock:
+            if self._taken is not None:
+                raise InvalidArgument("a group is taken only after the one before is finished")
+            if self._full:
+                self._taken = self._full.popleft()
+            elif self._filling.steps or self._filling.flush:
+                self._taken = self._filling
+                self._filling = self._new_group()
+            return self._taken
+
+    def write(self, group: WriteGroup) -> None:
+        """Carry out a group's steps."""
+        self._io(lambda files: files.write(group))
+
+    def sync(self, group: WriteGroup) -> None:
+        """Make a written group durable; with `StorageOptions.sync` off it counts as durable as it is."""
+        if self._options.sync:
+            self._io(lambda files: files.sync(group.offset))
+        group.synced = True
+
+    def _io(self, work: Callable[[LogFiles], None]) -> None:
+        if self.poisoned or self._files is None:
+            raise Poisoned(f"{self._path}: a write or sync failed before; open it anew")
+        try:
+            work(self._files)
+        except OSError as e:
+            self.poisoned = True
+            if e.errno in _NO_SPACE:
+                raise DiskFull(f"{self._path}: {e}") from e
+            raise Poisoned(f"{self._path}: {e}; nothing more is written") from e
+
+    def finish(self, group: WriteGroup) -> None:
+        """A group was written and, if it needs it, synced: on the owner's thread."""
+        with self._lock:
+            if group is not self._taken:
+                raise InvalidArgument("the group is not the one that was taken")
+            self._taken = None
+            self._written = group.seq, group.offset
+            self._readable_end = group.written_end
+            if group.synced:
+                self.durable_version = group.version
+                if self._options.sync and self._active is not None and self._active.seq == group.seq:
+                    self._active.synced = group.offset
+            for step in group.steps:
+                if isinstance(step, CloseSegment):
+                    # From now on it can be read from the file.
+                    step.segment.index = None
+
+    # Reading
+
+    def read(self, glsn_begin: GLSN, glsn_end: GLSN, max_bytes: int) -> list[StoredBatch]:
+        """Committed batches that overlap [glsn_begin, glsn_end), ascending; at least one if there is one.
+
+        A batch is whole also where the range cuts into it. `Trimmed` if `glsn_begin` is, `Corrupt` if what stands there
+        is damaged."""
+        segments = self._segments
+        if glsn_begin <= self._trim_glsn:
+            raise Trimmed(self._trim_glsn + 1)
+        begin = self._llsn_after(segments, GLSN(glsn_begin - 1))
+        return self._read(segments, begin, self._llsn_after(segments, GLSN(glsn_end - 1)), max_bytes)
+
+    def read_llsn(self, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
+        """Committed batches that overlap [llsn_begin, llsn_end), as `read`."""
+        segments = self._segments
+        if llsn_begin < self._trim_llsn:
+            raise Trimmed(self._trim_glsn + 1)
+        return self._read(segments, llsn_begin, min(llsn_end, _committed_end(segments)), max_bytes)
+
+    def llsn_after(self, glsn: GLSN) -> LLSN:
+        """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
+        segments = self._segments
+        return self._llsn_after(segments, max(glsn, self._trim_glsn))
+
+    def commit_contexts(self, after_version: Version) -> Iterator[CommitContext]:
+        """The stored commit contexts with a greater version, ascending; those of trimmed segments are gone."""
+        yield from self._reader.commits_after_version(self._segments, after_version)
+        if self.corruption is not None:
+            raise self.corruption
+
+    def _llsn_after(self, segments: tuple[Segment, ...], glsn: GLSN) -> LLSN:
+        if not segments or glsn + 1 >= segments[-1].glsn_end:
+            return _committed_end(segments)
+        cc = next(self._reader.commits_from_glsn(segments, GLSN(glsn + 1)))
+        return LLSN(cc.llsn_begin + max(0, glsn + 1 - cc.glsn_begin))
+
+    def _read(
+        self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
+    ) -> list[StoredBatch]:
+        llsn_end = min(llsn_end, self._readable_end)
+        if llsn_begin >= llsn_end:
+            if self.corruption is not None and llsn_begin >= _committed_end(segments):
+                raise self.corruption
+            return []
+        try:
+            return self._collect(segments, llsn_begin, llsn_end, max_bytes)
+        except FileNotFoundError:
+            if llsn_begin < self._trim_llsn:
+                raise Trimmed(self._trim_glsn + 1) from None
+            raise
+
+    def _collect(
+        self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
+    ) -> list[StoredBatch]:
+        commits = self._reader.commits_from_llsn(segments, llsn_begin)
+        cc = next(commits)
+        found: list[StoredBatch] = []
+        for header, batch in self._reader.read(segments, llsn_begin, llsn_end, max_bytes):
+            llsn = header.llsn
+            while llsn >= cc.llsn_end:
+                cc = next(commits)
+            glsn = GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
+            found.append(StoredBatch(glsn, llsn, header.count, header.epoch, cc.version, cc.time, batch))
+        return found
+
+    def scrub(self) -> Iterator[Corrupt]:
+        """Read and check every byte of every file written so far; yields what is damaged."""
+        if self.corruption is not None:
+            yield self.corruption
+        yield from scrub(self._fs, self._path, self._identity, *self._written)
+
+
+def _committed_end(segments: tuple[Segment, ...]) -> LLSN:
+    return segments[-1].committed_end if segments else FIRST_LLSN
+
+
+def _lock(fs: FileSystem, path: str) -> Lock:
+    if not fs.is_writable_directory(path):
+        raise NotWritable(f"{path} is not a directory that can be written")
+    try:
+        return fs.lock(f"{path}/{LOCK_NAME}")
+    except BlockingIOError:
+        raise DirectoryLocked(f"{path} is open in another process; stop that first") from None
+    except OSError as e:
+        _raise_open_error(path, e)
+
+
+def _raise_open_error(path: str, e: OSError) -> NoReturn:
+    if e.errno in _NO_SPACE:
+        raise DiskFull(f"{path}: {e}") from e
+    if e.errno in _NOT_ALLOWED or isinstance(e, FileExistsError):
+        raise NotWritable(f"{path}: {e}") from e
+    raise Poisoned(f"{path}: {e}; it could not be opened") from e
+
+
+def _open_or_create(fs: FileSystem, path: str) -> File:
+    return fs.open(path) if fs.exists(path) else fs.create(path)

@@ -1,0 +1,116 @@
+"""LogFiles: the side of a log stream's storage that touches the disk to change it.
+
+One thread at a time carries out write groups here. Nothing is decided: groups say what to do.
+
+The orders that make every crash recoverable:
+
+- A file gets its name (`publish`: written under another name, synced, renamed, directory synced) only when it is whole.
+  So no segment has a torn head and no trim record is torn.
+- A segment is closed and synced before the next one is published, and a segment is published before any frame is
+  written to it.
+- The trim record is published after all that was staged before it is synced, and before any file is deleted.
+- The mark is written after a sync has succeeded and says so. It is not waited for: any version of it that survives a
+  crash is true. It lets damage in the last synced frames be told from a torn tail, when no later frame can tell.
+"""
+
+from __future__ import annotations
+
+from varlog.storage import format as fmt
+from varlog.storage.files import File, FileSystem
+from varlog.storage.format import Mark
+from varlog.storage.group import AppendFrames, CloseSegment, StartSegment, Trim, WriteGroup
+
+LOCK_NAME = "lock"
+MARK_NAME = "synced"
+TRIM_NAME = "lwm"
+UNFINISHED = ".tmp"
+
+
+def publish(fs: FileSystem, directory: str, name: str, data: bytes, allocate: int = 0) -> File:
+    """Make a file that is whole and durable from the moment it has its name; replaces one of the same name."""
+    unfinished = f"{directory}/{name}{UNFINISHED}"
+    if fs.exists(unfinished):
+        fs.unlink(unfinished)
+    file = fs.create(unfinished)
+    try:
+        file.allocate(allocate)
+        file.pwritev([data], 0)
+        file.fdatasync()
+        fs.rename(unfinished, f"{directory}/{name}")
+        fs.sync_dir(directory)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+class LogFiles:
+    """See the module's text."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, seq: int, active: File, mark_file: File, segment_bytes: int
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._seq = seq
+        self._file: File | None = active
+        self._mark_file = mark_file
+        self._segment_bytes = segment_bytes
+
+    @property
+    def _active(self) -> File:
+        assert self._file is not None, "a segment was closed and none started: the step between them failed"
+        return self._file
+
+    def write(self, group: WriteGroup) -> None:
+        """Carry out the steps of a group."""
+        for step in group.steps:
+            if isinstance(step, AppendFrames):
+                self._active.pwritev(step.buffers, step.offset)
+            elif isinstance(step, CloseSegment):
+                self._close(step)
+            elif isinstance(step, StartSegment):
+                self._start(step)
+            else:
+                self._trim(step)
+
+    def _close(self, step: CloseSegment) -> None:
+        file = self._active
+        end = step.offset + len(step.data)
+        file.pwritev([step.data], step.offset)
+        file.truncate(end)
+        file.fdatasync()
+        self._mark(end)
+        self._file = None
+        file.close()
+
+    def _start(self, step: StartSegment) -> None:
+        self._file = publish(self._fs, self._directory, step.name, step.head, self._segment_bytes)
+        self._seq = step.seq
+        self._mark(len(step.head))
+        self._mark_file.fdatasync()
+
+    def _trim(self, step: Trim) -> None:
+        self._active.fdatasync()
+        publish(self._fs, self._directory, TRIM_NAME, step.record).close()
+        for name in step.victims:
+            self._fs.unlink(f"{self._directory}/{name}")
+        if step.victims:
+            self._fs.sync_dir(self._directory)
+
+    def sync(self, offset: int) -> None:
+        """Everything written to the active file, up to `offset`, becomes durable."""
+        self._active.fdatasync()
+        self._mark(offset)
+
+    def _mark(self, offset: int) -> None:
+        self._mark_file.pwritev([fmt.encode_mark(Mark(self._seq, offset))], 0)
+
+    def sync_mark(self) -> None:
+        self._mark_file.fdatasync()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._mark_file.close()

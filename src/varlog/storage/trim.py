@@ -1,0 +1,41 @@
+"""Trim (L5, rule 14): what is deleted, and the record that outlives it.
+
+Entries below a point are refused from the moment the trim is staged; their files go later, and only as whole segments:
+those before the newest one whose batches all lie below the point. The record says which segment is the first one kept.
+Whatever lies before that is a leftover of a deletion that a crash cut short, or that was never synced.
+"""
+
+from __future__ import annotations
+
+from varlog.errors import Corrupt, WrongIdentity
+from varlog.storage import format as fmt
+from varlog.storage.files import FileSystem
+from varlog.storage.format import TrimRecord
+from varlog.storage.logfiles import TRIM_NAME
+from varlog.storage.segment import Segment
+from varlog.types import LLSN, LogStreamIdentity
+
+
+def split(segments: tuple[Segment, ...], llsn: LLSN) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+    """(to be deleted, to be kept) when everything below `llsn` is trimmed. The newest segment is always kept."""
+    first = 0
+    while first < len(segments) - 1 and segments[first].end <= llsn:
+        first += 1
+    return segments[:first], segments[first:]
+
+
+def read_record(fs: FileSystem, directory: str, identity: LogStreamIdentity) -> TrimRecord | None:
+    """The trim record, None if nothing was ever trimmed; it was published whole, so it is whole or damaged."""
+    path = f"{directory}/{TRIM_NAME}"
+    if not fs.exists(path):
+        return None
+    file = fs.open(path)
+    try:
+        record = fmt.decode_trim(file.pread(file.size(), 0))
+    finally:
+        file.close()
+    if record is None:
+        raise Corrupt("a damaged trim record", segment=TRIM_NAME, offset=0)
+    if record.identity != identity:
+        raise WrongIdentity(f"{path} belongs to {record.identity}, not to {identity}; nothing was changed")
+    return record
