@@ -1,0 +1,265 @@
+"""LogReader: reading what is committed, from any thread.
+
+A look-up is a bisection over the segments, one in the segment's index, and one read of the file. Consecutive batches
+are read together, up to `limits.READ_CHUNK_BYTES` at a time. Every frame that is read is verified: its header against
+its place and against the index, its body against its checksum.
+
+Indexes and open files of closed segments are kept for the `limits.RESIDENT_SEGMENT_INDEXES` segments used last, so
+memory is bounded whatever the log's size. What somebody is using is closed only after its use.
+
+What must always hold: what is committed is returned as it was written, or `Corrupt` is raised; a position is answered
+with "not there" only if it is not committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from varlog import limits
+from varlog.errors import Corrupt
+from varlog.storage import format as fmt
+from varlog.storage.files import File, FileSystem
+from varlog.storage.format import FrameHeader, FrameKind
+from varlog.storage.index import SegmentIndex
+from varlog.storage.segment import Segment
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Version
+
+Segments = tuple[Segment, ...]
+
+_BATCH: Final = int(FrameKind.BATCH)
+
+
+class StoredBatch(NamedTuple):
+    """A committed batch and what is known of it."""
+
+    glsn: GLSN
+    """Of its first entry."""
+    llsn: LLSN
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
+    epoch: Epoch
+    version: Version
+    """Of the cut that committed it."""
+    time: int
+    """Of that cut."""
+    batch: memoryview
+
+
+class StoredFrame(NamedTuple):
+    """A batch as it stands in its segment."""
+
+    header: FrameHeader
+    batch: memoryview
+
+
+class _Resident:
+    """A segment's open file and index, and how many use them now."""
+
+    __slots__ = ("evicted", "file", "index", "users")
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self.index: SegmentIndex | None = None
+        self.users = 0
+        self.evicted = False
+
+
+class LogReader:
+    """See the module's text."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._residents: OrderedDict[int, _Resident] = OrderedDict()
+
+    # Batches
+
+    def read(self, segments: Segments, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> Iterator[StoredFrame]:
+        """Batches that overlap [llsn_begin, llsn_end), which is stored; at least one, about `max_bytes` in all."""
+        llsn = llsn_begin
+        while llsn < llsn_end:
+            segment = segments[bisect_right(segments, llsn, key=_end)]
+            with self._borrow(segment) as resident:
+                index = self.index(segment)
+                number = index.find(llsn)
+                end = min(llsn_end, segment.end)
+                while llsn < end:
+                    if not 0 <= number < len(index):
+                        raise _not_covered(segment, llsn)
+                    run = _run(index, number, end, max_bytes)
+                    for frame in _read_run(resident.file, segment, run):
+                        if not frame.header.llsn <= llsn < frame.header.llsn + frame.header.count:
+                            raise _not_covered(segment, llsn)
+                        llsn = LLSN(frame.header.llsn + frame.header.count)
+                        max_bytes -= len(frame.batch)
+                        yield frame
+                    if max_bytes <= 0:
+                        return
+                    number += len(run)
+
+    # Commits
+
+    def commits_from_llsn(self, segments: Segments, llsn: LLSN) -> Iterator[CommitContext]:
+        """The commits from the one that commits `llsn` on."""
+        at = bisect_right(segments, llsn, key=_committed_end)
+        return self._commits(segments, at, lambda index: index.commit_of_llsn(llsn))
+
+    def commits_from_glsn(self, segments: Segments, glsn: GLSN) -> Iterator[CommitContext]:
+        """The commits from the first one that ends above `glsn` on."""
+        at = bisect_right(segments, glsn, key=_glsn_end)
+        for cc in self._commits(segments, at, lambda index: index.commit_of_glsn(glsn)):
+            if cc.glsn_end > glsn:
+                yield cc
+
+    def commits_after_version(self, segments: Segments, version: Version) -> Iterator[CommitContext]:
+        at = bisect_right(segments, version, key=_version)
+        for cc in self._commits(segments, at, lambda index: index.commit_of_version(version)):
+            if cc.version > version:
+                yield cc
+
+    def _commits(
+        self, segments: Segments, at: int, find: Callable[[SegmentIndex], int]
+    ) -> Iterator[CommitContext]:  # fmt: skip
+        for segment in segments[at:]:
+            index = self.index(segment)
+            for number in range(max(0, find(index)), index.commits):
+                yield index.commit(number)
+
+    # Indexes and files
+
+    def index(self, segment: Segment) -> SegmentIndex:
+        """The index of a segment, read from its file if it is not at hand."""
+        if segment.index is not None:
+            return segment.index
+        with self._borrow(segment) as resident:
+            if resident.index is None:
+                resident.index = _load_index(resident.file, segment)
+            return resident.index
+
+    @contextmanager
+    def _borrow(self, segment: Segment) -> Iterator[_Resident]:
+        resident = self._take(segment)
+        try:
+            yield resident
+        finally:
+            with self._lock:
+                resident.users -= 1
+                close = resident.evicted and resident.users == 0
+            if close:
+                resident.file.close()
+
+    def _take(self, segment: Segment) -> _Resident:
+        with self._lock:
+            resident = self._residents.get(segment.seq)
+            if resident is not None:
+                self._residents.move_to_end(segment.seq)
+                resident.users += 1
+                return resident
+        file = self._fs.open(f"{self._directory}/{segment.name}")
+        with self._lock:
+            resident = self._residents.get(segment.seq)
+            if resident is None:
+                resident = self._residents[segment.seq] = _Resident(file)
+            else:
+                file.close()
+            resident.users += 1
+            unused = self._evict(limits.RESIDENT_SEGMENT_INDEXES)
+        _close_all(unused)
+        return resident
+
+    def _evict(self, keep: int) -> list[_Resident]:
+        """Forget the segments used longest ago; returns those that nobody uses, to be closed."""
+        unused: list[_Resident] = []
+        while len(self._residents) > keep:
+            _, resident = self._residents.popitem(last=False)
+            resident.evicted = True
+            if resident.users == 0:
+                unused.append(resident)
+        return unused
+
+    @property
+    def residents(self) -> int:
+        """How many segments have their file open, and perhaps their index in memory."""
+        return len(self._residents)
+
+    def close(self) -> None:
+        with self._lock:
+            unused = self._evict(0)
+        _close_all(unused)
+
+
+def _close_all(residents: list[_Resident]) -> None:
+    for resident in residents:
+        resident.file.close()
+
+
+def _end(segment: Segment) -> LLSN:
+    return segment.end
+
+
+def _committed_end(segment: Segment) -> LLSN:
+    return segment.committed_end
+
+
+def _glsn_end(segment: Segment) -> GLSN:
+    return segment.glsn_end
+
+
+def _version(segment: Segment) -> Version:
+    return segment.version
+
+
+def _run(index: SegmentIndex, number: int, llsn_end: LLSN, max_bytes: int) -> list[tuple[LLSN, int, int]]:
+    """Batches from `number` on that are read at once: at least one, as far as they are wanted."""
+    run = [index.batch(number)]
+    begin = run[0][1]
+    limit = min(limits.READ_CHUNK_BYTES, max_bytes)
+    for following in range(number + 1, len(index)):
+        batch = index.batch(following)
+        if batch[0] >= llsn_end or batch[1] + batch[2] - begin > limit:
+            break
+        run.append(batch)
+    return run
+
+
+def _read_run(file: File, segment: Segment, run: list[tuple[LLSN, int, int]]) -> Iterator[StoredFrame]:
+    begin = run[0][1]
+    try:
+        view = memoryview(file.pread(run[-1][1] + run[-1][2] - begin, begin))
+    except OSError as e:
+        raise Corrupt(f"unreadable bytes ({e})", segment=segment.name, offset=begin) from e
+    for llsn, offset, size in run:
+        at = offset - begin
+        header = fmt.decode_frame_header(view, at, offset)
+        if (
+            header is None
+            or header.nonce != segment.nonce
+            or header.kind != _BATCH
+            or header.llsn != llsn
+            or header.length + fmt.FRAME_HEADER_BYTES != size
+        ):
+            raise Corrupt("a damaged frame header", segment=segment.name, offset=offset)
+        batch = view[at + fmt.FRAME_HEADER_BYTES : at + size]
+        if not fmt.is_body_whole(header, batch):
+            raise Corrupt("a damaged batch", segment=segment.name, offset=offset)
+        yield StoredFrame(header, batch)
+
+
+def _not_covered(segment: Segment, llsn: LLSN) -> Corrupt:
+    return Corrupt(f"an index without LLSN {llsn}", segment=segment.name, offset=segment.index_offset)
+
+
+def _load_index(file: File, segment: Segment) -> SegmentIndex:
+    offset = segment.index_offset
+    view = memoryview(file.pread(fmt.FRAME_HEADER_BYTES, offset))
+    header = fmt.decode_frame_header(view, 0, offset)
+    if header is not None and header.nonce == segment.nonce and header.kind == FrameKind.INDEX:
+        body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
+        if fmt.is_body_whole(header, body) and (index := SegmentIndex.decode(body)) is not None:
+            return index
+    raise Corrupt("a damaged index", segment=segment.name, offset=offset)

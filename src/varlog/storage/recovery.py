@@ -1,0 +1,352 @@
+"""Recovery: from the files of a log stream to its state, whatever ended the process before.
+
+First everything is looked at and nothing is changed (`Recovery.inspect`): the trim record, the footers of the closed
+segments, and the newest segment frame by frame. Replaying its frames over the context it begins with gives the state:
+that of the last whole commit, with the whole batches after it as uncommitted. A commit whose entries are not all there
+is dropped (B10).
+
+Where the frames of the newest segment end before its file does, rule 15 decides. If anything proves that the file was
+once synced beyond that place (a later frame, the mark), it is corruption: reported, nothing is touched, what lies below
+is served. Else it is a torn tail, or an unfinished close: it is cut. Everything else about the files is whole by
+construction (`logfiles`), so any other damage is corruption too.
+
+Then, if nothing is corrupt, the files are made good (`Recovery.repair`), in an order that allows a crash at any point:
+
+- The trim record is published again before leftovers below it are deleted, and a newest segment that holds nothing and
+  is not proven to have its name durably is made anew: the sync before the crash may have failed, and a name or a record
+  that is only in the page cache would be believed.
+- For the same reason, bytes of the newest segment beyond the last proof of a sync are written again, and synced.
+- The tail is cut. If that takes away a synced footer, the mark goes back first.
+
+What must always hold: nothing that was reported durable is cut; nothing is invented; opening again changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from varlog import limits
+from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity
+from varlog.storage import format as fmt
+from varlog.storage import trim
+from varlog.storage.files import File, FileSystem
+from varlog.storage.format import FrameKind, Mark, TrimRecord
+from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, UNFINISHED, publish
+from varlog.storage.reader import LogReader
+from varlog.storage.replay import Replay, UncommittedBatch, uncommitted_batch
+from varlog.storage.scan import FrameScan, Remains, remains
+from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
+from varlog.storage.state import EMPTY, LogState
+from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamIdentity, StorageNodeID, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What was found: the LogStreamContext (B8) and what its owner needs to go on."""
+
+    committed_llsn_end: LLSN
+    """Where what is not committed begins."""
+    uncommitted_llsn_end: LLSN
+    global_hwm: GLSN
+    local_lwm: GLSN
+    """The GLSN of the first committed entry that is kept; 0 if there is none."""
+    local_hwm: GLSN
+    """The GLSN of the last committed entry, kept or trimmed; 0 if there never was one."""
+    version: Version
+    epoch: Epoch
+    running_set: tuple[StorageNodeID, ...]
+    primary: StorageNodeID
+    trim_glsn: GLSN
+    trim_llsn: LLSN
+    uncommitted: list[UncommittedBatch] = field(repr=False)
+    dedup_snapshot: bytes | None = field(repr=False)
+    dedup_tail: list[tuple[Any, ...]] = field(repr=False)
+    """What the deduplication table missed since the snapshot, in log order: ("batch", llsn, count, writer_id,
+    sequence), ("commit", CommitContext) or ("truncate", llsn_end)."""
+    corruption: Corrupt | None
+    """If set, the rest is what is known for sure to have been, and the replica must be repaired."""
+
+
+class _Entry(NamedTuple):
+    """A segment file, as its name says."""
+
+    seq: int
+    first_llsn: LLSN
+    name: str
+
+
+class _Newest(NamedTuple):
+    """The newest segment, replayed up to where its frames end."""
+
+    entry: _Entry
+    replay: Replay
+    end: int
+    head_end: int
+    proven: int
+    """Synced at least up to here."""
+    closed: bool
+    """It has its index and footer; whatever is appended to it takes their place."""
+    zero: bool
+    """Nothing stands beyond the end."""
+
+
+class Recovery:
+    """See the module's text."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, identity: LogStreamIdentity, reader: LogReader, segment_bytes: int
+    ) -> None:
+        self._fs = fs
+        self._directory = directory
+        self._identity = identity
+        self._reader = reader
+        self._segment_bytes = segment_bytes
+        self._names = fs.listdir(directory)
+        self._mark: Mark | None = None
+        self._entries: list[_Entry] = []
+        self._leftovers: list[_Entry] = []
+        self._floors: list[LLSN] = []
+        self._newest: _Newest | None = None
+        self._unproven: _Entry | None = None
+        self.trim: TrimRecord | None = None
+        self.corruption: Corrupt | None = None
+        self.segments: list[Segment] = []
+        self.state = LogState(EMPTY)
+
+    # Looking
+
+    def inspect(self) -> Recovered:
+        """Find out what there is. Nothing is changed."""
+        uncommitted: list[UncommittedBatch] = []
+        local_lwm = GLSN(0)
+        try:
+            self._survey()
+            for entry in self._entries[:-1]:
+                self._read_footer(entry)
+            self._read_newest()
+            self._apply_floors()
+            self._check_trim()
+            uncommitted = self._uncommitted()
+            local_lwm = self._local_lwm()
+        except Corrupt as e:
+            self.corruption = self.corruption or e
+        state = self.state
+        if self.corruption is not None:
+            state.end = state.committed_end
+            uncommitted = []
+        replay = self._newest.replay if self._newest is not None else None
+        return Recovered(
+            state.committed_end, state.end, state.hwm, local_lwm, state.local_hwm, state.version, state.epoch,
+            *state.members,
+            self.trim.glsn if self.trim is not None else GLSN(0),
+            self.trim.llsn if self.trim is not None else LLSN(0),
+            uncommitted,
+            (replay.dedup_snapshot or None) if replay is not None else None,
+            replay.dedup_tail if replay is not None else [],
+            self.corruption,
+        )  # fmt: skip
+
+    def _path(self, name: str) -> str:
+        return f"{self._directory}/{name}"
+
+    def _survey(self) -> None:
+        found = sorted(
+            _Entry(*parsed, name) for name in self._names if (parsed := parse_segment_name(name)) is not None
+        )
+        self._mark = self._read_mark()
+        self.trim = trim.read_record(self._fs, self._directory, self._identity)
+        if not found and self.trim is None and self._mark is None:
+            raise NoSuchReplica(f"{self._directory} holds no log stream")
+        first = self.trim.first_seq if self.trim is not None else 1
+        for entry in found:
+            if entry.seq < first:
+                self._leftovers.append(entry)
+            elif entry.seq == first + len(self._entries):
+                self._entries.append(entry)
+        expected = max(found[-1].seq if found else 0, self._mark.seq if self._mark is not None else 0)
+        counted = len(self._leftovers) + len(self._entries)
+        if not self._entries or counted != len(found) or expected != self._entries[-1].seq:
+            for entry in self._entries[: expected - first]:
+                self._read_footer(entry)
+            missing = f"{first + len(self._entries):010d}-*.seg"
+            raise Corrupt("a segment is missing or there twice", segment=missing, offset=0)
+
+    def _read_mark(self) -> Mark | None:
+        if MARK_NAME not in self._names:
+            return None
+        file = self._fs.open(self._path(MARK_NAME))
+        try:
+            return fmt.decode_mark(file.pread(fmt.MARK_BYTES + 1, 0))
+        finally:
+            file.close()
+
+    def _read_footer(self, entry: _Entry) -> None:
+        """A closed segment: its footer says all there is to know now."""
+        file = self._fs.open(self._path(entry.name))
+        try:
+            size = file.size()
+            offset = max(0, size - fmt.FOOTER_BYTES)
+            footer = fmt.decode_footer(file.pread(fmt.FOOTER_BYTES, offset))
+        finally:
+            file.close()
+        if footer is None or (footer.seq, footer.first_llsn) != entry[:2]:
+            raise Corrupt("a damaged footer", segment=entry.name, offset=offset)
+        self._check_identity(entry, footer.identity)
+        self.segments.append(Segment.closed(entry.name, footer))
+        self._floors.append(footer.floor)
+        self.state = LogState(footer.context)
+
+    def _check_identity(self, entry: _Entry, found: LogStreamIdentity) -> None:
+        if found != self._identity:
+            raise WrongIdentity(f"{entry.name} belongs to {found}, not to {self._identity}; nothing was changed")
+
+    def _read_newest(self) -> None:
+        newest = self._replay(self._entries[-1])
+        if self._is_unproven(newest):
+            self._unproven = self._entries.pop()
+            if not self._entries:
+                return
+            self.segments.pop()
+            self._floors.pop()
+            newest = self._replay(self._entries[-1])
+        self._newest = newest
+        self.state = newest.replay.state
+        self.segments.append(newest.replay.active.segment)
+        if self.corruption is not None:
+            raise self.corruption
+
+    def _is_unproven(self, newest: _Newest) -> bool:
+        """Whether the segment may have its name in the page cache alone; then it is empty, and is made anew."""
+        named_durably = newest.proven >= newest.head_end or (
+            self.trim is not None and self.trim.first_seq == newest.entry.seq
+        )
+        return not named_durably and newest.end == newest.head_end and newest.zero
+
+    def _replay(self, entry: _Entry) -> _Newest:
+        file = self._fs.open(self._path(entry.name))
+        try:
+            return self._replay_file(entry, file)
+        finally:
+            file.close()
+
+    def _replay_file(self, entry: _Entry, file: File) -> _Newest:
+        size = file.size()
+        header = fmt.decode_segment_header(file.pread(fmt.SEGMENT_HEADER_BYTES, 0))
+        if header is None or (header.seq, header.first_llsn) != entry[:2]:
+            raise Corrupt("a damaged segment header", segment=entry.name, offset=0)
+        self._check_identity(entry, header.identity)
+        scan = FrameScan(file, size, header.nonce, fmt.SEGMENT_HEADER_BYTES, header.crc)
+        first = next(iter(scan), None)
+        found = fmt.decode_context(first.body) if first is not None and first.header.kind == FrameKind.CONTEXT else None
+        if found is None:
+            raise Corrupt("a damaged context", segment=entry.name, offset=fmt.SEGMENT_HEADER_BYTES)
+        replay = Replay(header, *found)
+        head_end = scan.offset
+        proven = self._mark.offset if self._mark is not None and self._mark.seq == entry.seq else 0
+        end, chain = head_end, scan.chain
+        closed = False
+        for frame in scan:
+            proven = max(proven, frame.header.synced)
+            if frame.header.kind == FrameKind.INDEX:
+                closed = _is_closed(file, size, frame.offset, frame.end)
+                break
+            if not replay.apply(frame):
+                self.corruption = Corrupt("a frame that does not follow", segment=entry.name, offset=frame.offset)
+                break
+            end, chain = scan.offset, scan.chain
+        rest = Remains(False, 0, None) if closed else remains(file, size, header.nonce, end)
+        proven = max(proven, rest.synced)
+        if not closed and proven > end and self.corruption is None:
+            self.corruption = Corrupt("a damaged frame", segment=entry.name, offset=scan.offset)
+        self._drop_partial_commit(file, rest, replay.state)
+        replay.active.offset, replay.active.chain = end, chain
+        return _Newest(entry, replay, end, head_end, proven, closed, rest.zero)
+
+    def _drop_partial_commit(self, file: File, rest: Remains, state: LogState) -> None:
+        """B10: a commit is there and its entries are not. It counts for nothing but what it says of the one before."""
+        if rest.commit is None:
+            return
+        offset, header = rest.commit
+        body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
+        cc = fmt.decode_commit(body) if fmt.is_body_whole(header, body) else None
+        if cc is not None and cc.llsn_begin == state.committed_end and cc.prev_hwm > state.hwm:
+            state.hwm = cc.prev_hwm
+
+    def _apply_floors(self) -> None:
+        """A seal voids batches of earlier segments too."""
+        if self._newest is None:
+            return
+        floor = self._newest.replay.active.floor
+        for segment, own in zip(reversed(self.segments[:-1]), reversed(self._floors), strict=True):
+            segment.end = min(segment.end, floor)
+            floor = min(floor, own)
+
+    def _check_trim(self) -> None:
+        if self.trim is not None and self.trim.committed_end > self.state.committed_end:
+            newest = self._entries[-1].name
+            offset = self._newest.end if self._newest is not None else 0
+            raise Corrupt("commits are missing that were synced before a trim", segment=newest, offset=offset)
+
+    def _uncommitted(self) -> list[UncommittedBatch]:
+        if self._newest is None:
+            return []
+        replay = self._newest.replay
+        begin, end = self.state.committed_end, replay.carried_end
+        carried = self._reader.read(tuple(self.segments), begin, end, limits.MAX_SEGMENT_BYTES)
+        return [*(uncommitted_batch(*frame) for frame in carried), *replay.uncommitted]
+
+    def _local_lwm(self) -> GLSN:
+        llsn = self.trim.llsn if self.trim is not None else FIRST_LLSN
+        if llsn >= self.state.committed_end:
+            return GLSN(0)
+        cc = next(self._reader.commits_from_llsn(tuple(self.segments), llsn))
+        return GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
+
+    # Making good
+
+    def repair(self, mark_file: File) -> tuple[ActiveSegment, File] | None:
+        """Make the files good; the segment to go on with and its file, None if one is to be made anew."""
+        for name in self._names:
+            if name.endswith(UNFINISHED):
+                self._fs.unlink(self._path(name))
+        if self.trim is not None:
+            publish(self._fs, self._directory, TRIM_NAME, fmt.encode_trim(self.trim)).close()
+        doomed = self._leftovers if self._unproven is None else [*self._leftovers, self._unproven]
+        for entry in doomed:
+            self._fs.unlink(self._path(entry.name))
+        if doomed:
+            self._fs.sync_dir(self._directory)
+        newest = self._newest
+        if newest is None:
+            return None
+        file = self._fs.open(self._path(newest.entry.name))
+        try:
+            self._repair_tail(newest, file, mark_file)
+        except BaseException:
+            file.close()
+            raise
+        newest.replay.active.synced = newest.end
+        return newest.replay.active, file
+
+    def _repair_tail(self, newest: _Newest, file: File, mark_file: File) -> None:
+        end = newest.end
+        mark = fmt.encode_mark(Mark(newest.entry.seq, end))
+        if not newest.closed and newest.zero and newest.proven == end:
+            mark_file.pwritev([mark], 0)
+            return
+        if newest.proven > end:
+            # The footer was synced, and is about to go: a mark beyond the end would make that look like damage.
+            mark_file.pwritev([mark], 0)
+            mark_file.fdatasync()
+        file.truncate(end)
+        file.allocate(self._segment_bytes)
+        for offset in range(newest.proven, end, limits.READ_CHUNK_BYTES):
+            file.pwritev([file.pread(min(limits.READ_CHUNK_BYTES, end - offset), offset)], offset)
+        file.fdatasync()
+        mark_file.pwritev([mark], 0)
+
+
+def _is_closed(file: File, size: int, index_offset: int, footer_offset: int) -> bool:
+    footer = fmt.decode_footer(file.pread(fmt.FOOTER_BYTES, footer_offset))
+    return footer is not None and footer.index_offset == index_offset and footer_offset + fmt.FOOTER_BYTES == size
