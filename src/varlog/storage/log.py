@@ -23,14 +23,11 @@ What must always hold:
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from contextlib import contextmanager
 
 from varlog import limits
 from varlog.batch import BatchHeader
@@ -38,59 +35,29 @@ from varlog.errors import (
     AlreadyExists,
     ConsistencyViolation,
     Corrupt,
-    DirectoryLocked,
-    DiskFull,
     InvalidArgument,
     NoSuchReplica,
-    NotWritable,
     Poisoned,
     Trimmed,
 )
 from varlog.storage import format as fmt
 from varlog.storage import trim
-from varlog.storage.files import Buffer, File, FileSystem, Lock
+from varlog.storage.directory import error_of, lock_directory, open_or_create, typed_errors
+from varlog.storage.files import Buffer, FileSystem, Lock
 from varlog.storage.format import FrameKind, Members, TrimRecord
 from varlog.storage.group import CloseSegment, StartSegment, Trim, WriteGroup
-from varlog.storage.logfiles import LOCK_NAME, MARK_NAME, TRIM_NAME, LogFiles, publish
-from varlog.storage.reader import LogReader, StoredBatch
+from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, LogFiles, publish
+from varlog.storage.options import StorageOptions
+from varlog.storage.reader import LogReader, StoredBatch, committed_end
 from varlog.storage.recovery import Recovered, Recovery
 from varlog.storage.scrub import scrub
 from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
 from varlog.storage.state import EMPTY, LogState
-from varlog.types import (
-    FIRST_LLSN,
-    GLSN,
-    LLSN,
-    CommitContext,
-    Epoch,
-    LogStreamIdentity,
-    StorageNodeID,
-    Version,
-)
+from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, StorageNodeID, Version
+
+__all__ = ["LogStreamStorage", "Recovered", "StorageOptions", "StoredBatch", "WriteGroup"]
 
 _MAX_U64 = (1 << 64) - 1
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
-
-
-def _random_nonce() -> int:
-    return int.from_bytes(os.urandom(8), "little")
-
-
-@dataclass(frozen=True, slots=True)
-class StorageOptions:
-    """How a log stream is stored."""
-
-    segment_bytes: int = limits.SEGMENT_BYTES
-    """A segment is closed by the record that fills it."""
-    sync: bool = True
-    """False: groups are written and not synced; a power loss may take what was reported durable."""
-    nonce: Callable[[], int] = _random_nonce
-    """Where the 64-bit nonces of new segments come from."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.segment_bytes <= limits.MAX_SEGMENT_BYTES:
-            raise InvalidArgument(f"segments of {self.segment_bytes} bytes; 1 to {limits.MAX_SEGMENT_BYTES} are taken")
 
 
 def _no_snapshot() -> bytes:
@@ -141,22 +108,14 @@ class LogStreamStorage:
         cls, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions | None = None
     ) -> LogStreamStorage:
         """Make the directory and an empty log in it. AlreadyExists if it holds one."""
-        try:
+        with typed_errors(path):
             fs.mkdir(path)
-        except OSError as e:
-            _raise_open_error(path, e)
-        storage = cls(fs, path, identity, options or StorageOptions(), _lock(fs, path))
-        try:
+        storage = cls(fs, path, identity, options or StorageOptions(), lock_directory(fs, path))
+        with storage._abandoned_on_error():
             names = fs.listdir(path)
             if any(name in {TRIM_NAME, MARK_NAME} or parse_segment_name(name) is not None for name in names):
                 raise AlreadyExists(f"{path} holds a log stream already; nothing was changed")
             storage._start_anew()
-        except OSError as e:
-            storage._abandon()
-            _raise_open_error(path, e)
-        except BaseException:
-            storage._abandon()
-            raise
         return storage
 
     @classmethod
@@ -166,21 +125,24 @@ class LogStreamStorage:
         """Open a log and recover its state: see `recovered`. Damage found is reported there, not raised."""
         if not fs.exists(path):
             raise NoSuchReplica(f"there is no {path}")
-        storage = cls(fs, path, identity, options or StorageOptions(), _lock(fs, path))
-        try:
+        storage = cls(fs, path, identity, options or StorageOptions(), lock_directory(fs, path))
+        with storage._abandoned_on_error():
             storage._recover()
-        except OSError as e:
-            storage._abandon()
-            _raise_open_error(path, e)
-        except BaseException:
-            storage._abandon()
-            raise
         return storage
+
+    @contextmanager
+    def _abandoned_on_error(self) -> Iterator[None]:
+        try:
+            with typed_errors(self._path):
+                yield
+        except BaseException:
+            self._abandon()
+            raise
 
     def _start_anew(self) -> None:
         active, head = ActiveSegment.start(self._identity, 1, self._new_nonce(), EMPTY, b"")
         file = publish(self._fs, self._path, active.name, head, self._options.segment_bytes)
-        mark_file = _open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
+        mark_file = open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
         self._active = active
         self._segments = (active.segment,)
         self._files = LogFiles(self._fs, self._path, active.seq, file, mark_file, self._options.segment_bytes)
@@ -189,7 +151,7 @@ class LogStreamStorage:
         self._written = active.seq, active.offset
         self.recovered = Recovered(
             EMPTY.committed_end, EMPTY.end, EMPTY.hwm, GLSN(0), EMPTY.local_hwm, EMPTY.version, EMPTY.epoch, (),
-            StorageNodeID(0), GLSN(0), FIRST_LLSN, [], None, [], None,
+            StorageNodeID(0), GLSN(0), FIRST_LLSN, [], None, [], False, None,
         )  # fmt: skip
 
     def _recover(self) -> None:
@@ -203,7 +165,7 @@ class LogStreamStorage:
             self._trim_llsn, self._trim_glsn = recovery.trim.llsn, recovery.trim.glsn
         if recovery.corruption is not None:
             return
-        mark_file = _open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
+        mark_file = open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
         try:
             found = recovery.repair(mark_file)
         except BaseException:
@@ -354,6 +316,7 @@ class LogStreamStorage:
                 return
             doomed, kept = trim.split(self._segments, llsn)
             self._segments = kept
+            self._reader.forget(doomed)
             record = fmt.encode_trim(
                 TrimRecord(
                     self._identity, llsn, glsn, version, epoch, state.hwm, state.committed_end, kept[0].seq,
@@ -455,9 +418,7 @@ class LogStreamStorage:
             work(self._files)
         except OSError as e:
             self.poisoned = True
-            if e.errno in _NO_SPACE:
-                raise DiskFull(f"{self._path}: {e}") from e
-            raise Poisoned(f"{self._path}: {e}; nothing more is written") from e
+            raise error_of(self._path, e) from e
 
     def finish(self, group: WriteGroup) -> None:
         """A group was written and, if it needs it, synced: on the owner's thread."""
@@ -486,20 +447,20 @@ class LogStreamStorage:
         segments = self._segments
         if glsn_begin <= self._trim_glsn:
             raise Trimmed(self._trim_glsn + 1)
-        begin = self._llsn_after(segments, GLSN(glsn_begin - 1))
-        return self._read(segments, begin, self._llsn_after(segments, GLSN(glsn_end - 1)), max_bytes)
+        begin = self._reader.llsn_after(segments, GLSN(glsn_begin - 1))
+        return self._read(segments, begin, self._reader.llsn_after(segments, GLSN(glsn_end - 1)), max_bytes)
 
     def read_llsn(self, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
         """Committed batches that overlap [llsn_begin, llsn_end), as `read`."""
         segments = self._segments
         if llsn_begin < self._trim_llsn:
             raise Trimmed(self._trim_glsn + 1)
-        return self._read(segments, llsn_begin, min(llsn_end, _committed_end(segments)), max_bytes)
+        return self._read(segments, llsn_begin, min(llsn_end, committed_end(segments)), max_bytes)
 
     def llsn_after(self, glsn: GLSN) -> LLSN:
         """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
         segments = self._segments
-        return self._llsn_after(segments, max(glsn, self._trim_glsn))
+        return self._reader.llsn_after(segments, max(glsn, self._trim_glsn))
 
     def commit_contexts(self, after_version: Version) -> Iterator[CommitContext]:
         """The stored commit contexts with a greater version, ascending; those of trimmed segments are gone."""
@@ -507,70 +468,23 @@ class LogStreamStorage:
         if self.corruption is not None:
             raise self.corruption
 
-    def _llsn_after(self, segments: tuple[Segment, ...], glsn: GLSN) -> LLSN:
-        if not segments or glsn + 1 >= segments[-1].glsn_end:
-            return _committed_end(segments)
-        cc = next(self._reader.commits_from_glsn(segments, GLSN(glsn + 1)))
-        return LLSN(cc.llsn_begin + max(0, glsn + 1 - cc.glsn_begin))
-
     def _read(
         self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
     ) -> list[StoredBatch]:
         llsn_end = min(llsn_end, self._readable_end)
         if llsn_begin >= llsn_end:
-            if self.corruption is not None and llsn_begin >= _committed_end(segments):
+            if self.corruption is not None and llsn_begin >= committed_end(segments):
                 raise self.corruption
             return []
         try:
-            return self._collect(segments, llsn_begin, llsn_end, max_bytes)
-        except FileNotFoundError:
-            if llsn_begin < self._trim_llsn:
+            return self._reader.read_committed(segments, llsn_begin, llsn_end, max_bytes)
+        except Corrupt:
+            if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
                 raise Trimmed(self._trim_glsn + 1) from None
             raise
-
-    def _collect(
-        self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
-    ) -> list[StoredBatch]:
-        commits = self._reader.commits_from_llsn(segments, llsn_begin)
-        cc = next(commits)
-        found: list[StoredBatch] = []
-        for header, batch in self._reader.read(segments, llsn_begin, llsn_end, max_bytes):
-            llsn = header.llsn
-            while llsn >= cc.llsn_end:
-                cc = next(commits)
-            glsn = GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
-            found.append(StoredBatch(glsn, llsn, header.count, header.epoch, cc.version, cc.time, batch))
-        return found
 
     def scrub(self) -> Iterator[Corrupt]:
         """Read and check every byte of every file written so far; yields what is damaged."""
         if self.corruption is not None:
             yield self.corruption
         yield from scrub(self._fs, self._path, self._identity, *self._written)
-
-
-def _committed_end(segments: tuple[Segment, ...]) -> LLSN:
-    return segments[-1].committed_end if segments else FIRST_LLSN
-
-
-def _lock(fs: FileSystem, path: str) -> Lock:
-    if not fs.is_writable_directory(path):
-        raise NotWritable(f"{path} is not a directory that can be written")
-    try:
-        return fs.lock(f"{path}/{LOCK_NAME}")
-    except BlockingIOError:
-        raise DirectoryLocked(f"{path} is open in another process; stop that first") from None
-    except OSError as e:
-        _raise_open_error(path, e)
-
-
-def _raise_open_error(path: str, e: OSError) -> NoReturn:
-    if e.errno in _NO_SPACE:
-        raise DiskFull(f"{path}: {e}") from e
-    if e.errno in _NOT_ALLOWED or isinstance(e, FileExistsError):
-        raise NotWritable(f"{path}: {e}") from e
-    raise Poisoned(f"{path}: {e}; it could not be opened") from e
-
-
-def _open_or_create(fs: FileSystem, path: str) -> File:
-    return fs.open(path) if fs.exists(path) else fs.create(path)

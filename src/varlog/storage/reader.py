@@ -27,7 +27,7 @@ from varlog.storage.files import File, FileSystem
 from varlog.storage.format import FrameHeader, FrameKind
 from varlog.storage.index import SegmentIndex
 from varlog.storage.segment import Segment
-from varlog.types import GLSN, LLSN, CommitContext, Epoch, Version
+from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
 
 Segments = tuple[Segment, ...]
 
@@ -76,6 +76,28 @@ class LogReader:
         self._directory = directory
         self._lock = threading.Lock()
         self._residents: OrderedDict[int, _Resident] = OrderedDict()
+
+    # What is committed
+
+    def read_committed(self, segments: Segments, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
+        """Batches that overlap [llsn_begin, llsn_end), which is committed; at least one, about `max_bytes` in all."""
+        commits = self.commits_from_llsn(segments, llsn_begin)
+        cc = _next(commits, segments)
+        found: list[StoredBatch] = []
+        for header, batch in self.read(segments, llsn_begin, llsn_end, max_bytes):
+            llsn = header.llsn
+            while llsn >= cc.llsn_end:
+                cc = _next(commits, segments)
+            glsn = GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
+            found.append(StoredBatch(glsn, llsn, header.count, header.epoch, cc.version, cc.time, batch))
+        return found
+
+    def llsn_after(self, segments: Segments, glsn: GLSN) -> LLSN:
+        """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
+        if not segments or glsn + 1 >= segments[-1].glsn_end:
+            return committed_end(segments)
+        cc = _next(self.commits_from_glsn(segments, GLSN(glsn + 1)), segments)
+        return LLSN(cc.llsn_begin + max(0, glsn + 1 - cc.glsn_begin))
 
     # Batches
 
@@ -134,8 +156,9 @@ class LogReader:
 
     def index(self, segment: Segment) -> SegmentIndex:
         """The index of a segment, read from its file if it is not at hand."""
-        if segment.index is not None:
-            return segment.index
+        index = segment.index
+        if index is not None:
+            return index
         with self._borrow(segment) as resident:
             if resident.index is None:
                 resident.index = _load_index(resident.file, segment)
@@ -160,7 +183,10 @@ class LogReader:
                 self._residents.move_to_end(segment.seq)
                 resident.users += 1
                 return resident
-        file = self._fs.open(f"{self._directory}/{segment.name}")
+        try:
+            file = self._fs.open(f"{self._directory}/{segment.name}")
+        except FileNotFoundError as e:
+            raise Corrupt("a segment is missing", segment=segment.name, offset=0) from e
         with self._lock:
             resident = self._residents.get(segment.seq)
             if resident is None:
@@ -182,6 +208,16 @@ class LogReader:
                 unused.append(resident)
         return unused
 
+    def forget(self, segments: Segments) -> None:
+        """These segments are about to be deleted."""
+        unused: list[_Resident] = []
+        with self._lock:
+            for segment in segments:
+                if segment.seq in self._residents:
+                    self._residents.move_to_end(segment.seq, last=False)
+                    unused += self._evict(len(self._residents) - 1)
+        _close_all(unused)
+
     @property
     def residents(self) -> int:
         """How many segments have their file open, and perhaps their index in memory."""
@@ -191,6 +227,18 @@ class LogReader:
         with self._lock:
             unused = self._evict(0)
         _close_all(unused)
+
+
+def committed_end(segments: Segments) -> LLSN:
+    """Where what is committed ends, as readers may know it: what lies below is in the index."""
+    return segments[-1].committed_end if segments else FIRST_LLSN
+
+
+def _next(commits: Iterator[CommitContext], segments: Segments) -> CommitContext:
+    cc = next(commits, None)
+    if cc is None:
+        raise Corrupt("a commit context is missing", segment=segments[-1].name, offset=segments[-1].index_offset)
+    return cc
 
 
 def _close_all(residents: list[_Resident]) -> None:

@@ -13,8 +13,8 @@ construction (`logfiles`), so any other damage is corruption too.
 Then, if nothing is corrupt, the files are made good (`Recovery.repair`), in an order that allows a crash at any point:
 
 - The trim record is published again before leftovers below it are deleted, and a newest segment that holds nothing and
-  is not proven to have its name durably is made anew: the sync before the crash may have failed, and a name or a record
-  that is only in the page cache would be believed.
+  is not proven to have its name durably is made anew: the sync of the directory may have failed, and a record or a name
+  that is in the page cache alone would be built upon.
 - For the same reason, bytes of the newest segment beyond the last proof of a sync are written again, and synced.
 - The tail is cut. If that takes away a synced footer, the mark goes back first.
 
@@ -64,6 +64,8 @@ class Recovered:
     dedup_tail: list[tuple[Any, ...]] = field(repr=False)
     """What the deduplication table missed since the snapshot, in log order: ("batch", llsn, count, writer_id,
     sequence), ("commit", CommitContext) or ("truncate", llsn_end)."""
+    dropped_commit: bool
+    """A commit was found whose entries are not all there, and dropped (B10)."""
     corruption: Corrupt | None
     """If set, the rest is what is known for sure to have been, and the replica must be repaired."""
 
@@ -109,6 +111,7 @@ class Recovery:
         self._floors: list[LLSN] = []
         self._newest: _Newest | None = None
         self._unproven: _Entry | None = None
+        self._dropped_commit = False
         self.trim: TrimRecord | None = None
         self.corruption: Corrupt | None = None
         self.segments: list[Segment] = []
@@ -144,6 +147,7 @@ class Recovery:
             uncommitted,
             (replay.dedup_snapshot or None) if replay is not None else None,
             replay.dedup_tail if replay is not None else [],
+            self._dropped_commit,
             self.corruption,
         )  # fmt: skip
 
@@ -270,8 +274,9 @@ class Recovery:
         offset, header = rest.commit
         body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
         cc = fmt.decode_commit(body) if fmt.is_body_whole(header, body) else None
-        if cc is not None and cc.llsn_begin == state.committed_end and cc.prev_hwm > state.hwm:
-            state.hwm = cc.prev_hwm
+        if cc is not None and cc.llsn_begin == state.committed_end:
+            self._dropped_commit = True
+            state.hwm = max(state.hwm, cc.prev_hwm)
 
     def _apply_floors(self) -> None:
         """A seal voids batches of earlier segments too."""
@@ -310,16 +315,16 @@ class Recovery:
         for name in self._names:
             if name.endswith(UNFINISHED):
                 self._fs.unlink(self._path(name))
-        if self.trim is not None:
+        if self.trim is not None and self._leftovers:
             publish(self._fs, self._directory, TRIM_NAME, fmt.encode_trim(self.trim)).close()
+        newest = self._newest
+        if newest is None:
+            return None
         doomed = self._leftovers if self._unproven is None else [*self._leftovers, self._unproven]
         for entry in doomed:
             self._fs.unlink(self._path(entry.name))
         if doomed:
             self._fs.sync_dir(self._directory)
-        newest = self._newest
-        if newest is None:
-            return None
         file = self._fs.open(self._path(newest.entry.name))
         try:
             self._repair_tail(newest, file, mark_file)
@@ -335,8 +340,8 @@ class Recovery:
         if not newest.closed and newest.zero and newest.proven == end:
             mark_file.pwritev([mark], 0)
             return
-        if newest.proven > end:
-            # The footer was synced, and is about to go: a mark beyond the end would make that look like damage.
+        if newest.closed:
+            # The footer is about to go: a mark that knows of it would make that look like damage.
             mark_file.pwritev([mark], 0)
             mark_file.fdatasync()
         file.truncate(end)

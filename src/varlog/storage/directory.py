@@ -1,0 +1,46 @@
+"""The directory of a log stream: whose it is while it is open, and what its errors mean."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from varlog.errors import DirectoryLocked, DiskFull, NotWritable, Poisoned, VarlogError
+from varlog.storage.files import File, FileSystem, Lock
+from varlog.storage.logfiles import LOCK_NAME
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
+
+
+def lock_directory(fs: FileSystem, path: str) -> Lock:
+    """Make the directory this process's own until the lock is released."""
+    if not fs.is_writable_directory(path):
+        raise NotWritable(f"{path} is not a directory that can be written")
+    with typed_errors(path):
+        try:
+            return fs.lock(f"{path}/{LOCK_NAME}")
+        except BlockingIOError:
+            raise DirectoryLocked(f"{path} is open in another process; stop that first") from None
+
+
+@contextmanager
+def typed_errors(path: str) -> Iterator[None]:
+    """Turn what the operating system says about changing files into what its caller can act on."""
+    try:
+        yield
+    except OSError as e:
+        raise error_of(path, e) from e
+
+
+def error_of(path: str, e: OSError) -> VarlogError:
+    if e.errno in _NO_SPACE:
+        return DiskFull(f"{path}: {e}")
+    if e.errno in _NOT_ALLOWED:
+        return NotWritable(f"{path}: {e}")
+    return Poisoned(f"{path}: {e}; nothing more is written until it is opened anew")
+
+
+def open_or_create(fs: FileSystem, path: str) -> File:
+    return fs.open(path) if fs.exists(path) else fs.create(path)
