@@ -18,7 +18,7 @@ What must always hold:
 
 - Nothing is reported durable that a crash could take away.
 - The first failed write or sync is the last one (M8): the storage is `poisoned`, and says so from then on.
-- A corrupt replica is read, as far as it is sound, and never written.
+- A corrupt replica is read, as far as it is sound, and never written: staging does nothing, `take` says why.
 """
 
 from __future__ import annotations
@@ -92,8 +92,6 @@ class LogStreamStorage:
         self._filling = WriteGroup(Version(0), FIRST_LLSN, 0, 0)
         self._full: deque[WriteGroup] = deque()
         self._taken: WriteGroup | None = None
-        self._refused = False
-        """Something was staged that a corrupt log does not take; `take` will say so."""
         self.poisoned = False
         self.durable_version = Version(0)
         """Of the last commit context known to be synced."""
@@ -226,7 +224,6 @@ class LogStreamStorage:
         with self._lock:
             active = self._active
             if active is None:
-                self._refused = True
                 return
             self._state.batch(llsn, count, epoch)
             size = fmt.FRAME_HEADER_BYTES + length
@@ -248,7 +245,6 @@ class LogStreamStorage:
         with self._lock:
             active = self._active
             if active is None:
-                self._refused = True
                 return
             self._state.commit(cc)
             group = self._stage_frame(active, FrameKind.COMMIT, body, cc.llsn_begin, cc.epoch)
@@ -262,7 +258,6 @@ class LogStreamStorage:
         with self._lock:
             active = self._active
             if active is None:
-                self._refused = True
                 return
             self._state.seal(epoch, llsn_end)
             group = self._stage_frame(active, FrameKind.SEAL, b"", llsn_end, epoch)
@@ -289,7 +284,6 @@ class LogStreamStorage:
         with self._lock:
             active = self._active
             if active is None:
-                self._refused = True
                 return
             self._state.unseal(epoch, members)
             group = self._stage_frame(active, FrameKind.UNSEAL, body, self._state.end, epoch)
@@ -312,7 +306,6 @@ class LogStreamStorage:
             self._trim_glsn = glsn
             self._trim_llsn = llsn = max(llsn, self._trim_llsn)
             if self._active is None:
-                self._refused = True
                 return
             doomed, kept = trim.split(self._segments, llsn)
             self._segments = kept
@@ -368,7 +361,7 @@ class LogStreamStorage:
     def staged(self) -> bool:
         """Whether `take` has something to give."""
         filling = self._filling
-        return bool(self._full or filling.steps or filling.flush or self._refused)
+        return bool(self._full or filling.steps or filling.flush)
 
     @property
     def staged_bytes(self) -> int:
@@ -389,7 +382,7 @@ class LogStreamStorage:
         The group before must be finished."""
         if self.poisoned:
             raise Poisoned(f"{self._path}: a write or sync failed before; open it anew")
-        if self._refused and self.corruption is not None:
+        if self.corruption is not None:
             raise self.corruption
         with self._lock:
             if self._taken is not None:
