@@ -9,12 +9,16 @@ batch ends in one of three ways:
 - *unknown*: the deadline passed first. The writer then takes a new id, because what it knows of the old one's sequence
   on the log is no longer sure; the old batch may still appear, once.
 
+A batch carries a *horizon*, how far the writer knew the log stream to be committed when it first sent it, by which the
+log tells a new batch from one it has forgotten. So a writer that has been silent refreshes what it knows first.
+
 The writer changes the log stream only when nothing it sent there is undecided. While a log stream is sealed it asks the
 replicas, with the old epoch, what became of its batches; one that is complete tells (rule 19).
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
@@ -25,6 +29,9 @@ from varlog.core.address import Send, node_address
 from varlog.core.messages import Append, AppendReply, StreamInfo
 from varlog.core.routing import Routing, takes_appends
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, WriterID
+
+FRESH_SECONDS: Final = 1.0
+"""What is known of a log stream goes into the horizon of a new batch only if it is not older."""
 
 _REFUSED_FOR_GOOD: Final = frozenset(
     error.code
@@ -93,6 +100,13 @@ class _Operation:
         """Epochs of attempts whose fate on the present log stream is not known."""
 
 
+class _Attempt(NamedTuple):
+    op: _Operation
+    epoch: Epoch
+    follows_settled: bool
+    """The writer's batch before it was known to be committed when this was sent."""
+
+
 class Writer:
     """See the module's text. `settle(id, outcome)` is called once for every append."""
 
@@ -114,7 +128,7 @@ class Writer:
         self._settle = settle
         self._options = options
         self._requests = 0
-        self._attempts: dict[int, tuple[_Operation, Epoch]] = {}
+        self._attempts: dict[int, _Attempt] = {}
         self._queue: deque[_Operation] = deque()
         self._sent: deque[_Operation] = deque()
         self._lsid: LogStreamID | None = None
@@ -127,6 +141,8 @@ class Writer:
         self.writer_id = self._new_writer_id()
         self._sequence = Sequence(0)
         self._last_on: dict[LogStreamID, Sequence] = {}
+        self._known_end: dict[LogStreamID, LLSN] = {}
+        self._known_at = -math.inf
         self._attempts.clear()
 
     @property
@@ -141,6 +157,7 @@ class Writer:
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""
         self.wants_metadata = False
+        self._known_at = now
         self._pump(now)
         stream = self._stream()
         if self._sent and stream is not None:
@@ -167,13 +184,16 @@ class Writer:
         if stream is None or not takes_appends(stream):
             self.wants_metadata = self.wants_metadata or self.outstanding > 0
             return
+        if not self._sent and self._queue and now - self._known_at > FRESH_SECONDS:
+            self.wants_metadata = True
+            return
         while self._queue and len(self._sent) < self._options.window:
             op = self._queue.popleft()
             if not self._sent:
                 self._resend_at = now + self._options.attempt_timeout
             if not op.sequence:
                 self._number(op, now)
-            op.horizon = stream.llsn_end
+            op.horizon = max(stream.llsn_end, self._known_end.get(stream.lsid, LLSN(0)))
             self._sent.append(op)
             prev = self._sent[-2].sequence if len(self._sent) > 1 else self._last_on.get(stream.lsid, Sequence(0))
             self._attempt(op, stream, stream.epoch, prev, stream.primary)
@@ -218,7 +238,8 @@ class Writer:
 
     def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
         self._requests += 1
-        self._attempts[self._requests] = (op, epoch)
+        follows_settled = prev == self._last_on.get(stream.lsid, Sequence(0))
+        self._attempts[self._requests] = _Attempt(op, epoch, follows_settled)
         op.attempts += 1
         op.unresolved.add(epoch)
         append = Append(self._requests, stream.lsid, epoch, prev, op.horizon, op.batch)
@@ -228,9 +249,10 @@ class Writer:
 
     def on_reply(self, reply: AppendReply, now: float) -> None:
         """What a storage node says of an attempt."""
-        op, epoch = self._attempts.pop(reply.request, (None, Epoch(0)))
-        if op is None or op not in self._sent:
+        attempt = self._attempts.pop(reply.request, None)
+        if attempt is None or attempt.op not in self._sent:
             return
+        op, epoch, follows_settled = attempt
         if reply.code == 0:
             self._on_committed(op, reply, now)
         elif reply.code == errors.DidNotHappen.code:
@@ -242,8 +264,9 @@ class Writer:
             self._pump(now)
         elif reply.code == errors.FateExpired.code or not self._options.retry:
             self._retire(now)
-        elif reply.code == errors.SequenceGap.code and op is self._sent[0] and len(op.unresolved) == 1:
-            # Nothing of ours is on its way before it, so the log has forgotten us: this id can append no more.
+        elif reply.code == errors.SequenceGap.code and follows_settled and len(op.unresolved) == 1:
+            # What it follows was committed before it was sent, so the log has forgotten this writer since, and can
+            # take none of its batches again, this one in no copy: it goes on under a new id.
             op.unresolved.clear()
             self._retire(now)
         else:
@@ -251,6 +274,8 @@ class Writer:
 
     def _on_committed(self, op: _Operation, reply: AppendReply, now: float) -> None:
         self._last_on[reply.lsid] = max(self._last_on.get(reply.lsid, Sequence(0)), op.sequence)
+        self._known_end[reply.lsid] = max(self._known_end.get(reply.lsid, LLSN(0)), LLSN(reply.llsn + reply.count))
+        self._known_at = now
         committed = Committed(
             reply.glsn, reply.llsn, reply.count, reply.lsid, reply.epoch, reply.replicas, reply.synced
         )

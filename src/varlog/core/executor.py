@@ -454,14 +454,19 @@ class LogStreamExecutor:
 
     def trim(self, glsn: GLSN) -> None:
         """Everything at or below `glsn` is gone: enforced at once, files follow (rule 14)."""
-        if glsn > self.trim_glsn:
-            self.trim_glsn = glsn
+        if glsn <= self.trim_glsn:
+            return
+        self.trim_glsn = glsn
+        if self.healthy:
             self.log.stage_trim(self.log.llsn_after(glsn), glsn, self.version, self.epoch)
 
     # Seal and unseal
 
     def seal(self, source: Address, message: Seal) -> None:
         """M5: stop at the last committed LSN the metadata repository has fixed."""
+        if not self.healthy:  # it can promise nothing, and it takes nothing either
+            self._reply(source, message.request, errors.Poisoned.code)
+            return
         running = self.state is RUNNING
         if message.epoch < self.epoch or (message.epoch == self.epoch and running):
             self._observe(Branch.RULE2_STALE_SEAL_REFUSED)

@@ -273,7 +273,7 @@ class MetadataRepository:
             return
         node.seq = report.seq
         if report.version > self.state.version:
-            self._send_snapshot(report, node)  # the node stops: metadata has gone back (rule 5)
+            self._on_node_ahead(report)
             return
         self._tallies.count(report.snid, report.lines)
         if node.told is None or report.ask:
@@ -284,13 +284,29 @@ class MetadataRepository:
             keep_alive = Commit(self.term, node.told, node.told, self.state.time, (), ())
             self._send(node_address(report.snid), keep_alive)
 
+    def _on_node_ahead(self, report: Report) -> None:
+        """A node knows of a later version: another leads, or metadata has gone back and the node must stop (rule 5).
+        Only the store can tell which."""
+
+        def on_read(outcome: ReadOutcome) -> None:
+            node = self._nodes.get(report.snid)
+            if self.role is not Role.LEADING or node is None or not isinstance(outcome, ReadResult):
+                return
+            if outcome.kvs[LEADER_KEY].revision != self._leader_revision:
+                self._observe(Branch.RULE1_FENCED)
+                self._step_down()
+            elif self._write is None and report.version > self.state.version:
+                self._send_snapshot(report, node)
+
+        self._store.read([LEADER_KEY], on_read)
+
     def _send_snapshot(self, report: Report, node: _Node) -> None:
         state = self.state
         lsids = {line[0] for line in report.lines}
         streams = [
             StreamEnd(s.lsid, s.tpid, s.epoch, s.status, s.llsn_end, s.last_glsn, s.touched)
             for s in state.streams.values()
-            if s.lsid in lsids
+            if s.lsid in lsids or report.snid in s.replicas
         ]
         tpids = {stream.tpid for stream in streams}
         topics = tuple((int(t), int(state.topics[t].hwm), int(state.topics[t].trim)) for t in sorted(tpids))

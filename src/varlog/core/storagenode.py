@@ -191,6 +191,8 @@ class StorageNode:
             return
         self.version = message.version
         self._asks = False
+        for hosted in self._executors.values():
+            hosted.listed_epoch = Epoch(0)  # what the snapshot does not list, its watermark says nothing of
         for end in message.streams:
             if (executor := self._executors.get(end.lsid)) is None:
                 continue

@@ -43,7 +43,7 @@ from varlog.sim.runner import SeedReport
 from varlog.sim.store import SimStore, StoreFault, StoreFaults
 from varlog.sim.world import World
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.types import GLSN, StorageNodeID
+from varlog.types import GLSN, LogStreamID, StorageNodeID
 
 SET_UP_SECONDS: Final = 30.0
 FAULT_SECONDS: Final = 15.0
@@ -69,6 +69,10 @@ class Shape:
     dedup_sequences: int = 64
     careless: bool = False
     """One node does not sync; it may lose what it has reported."""
+    operator_seals: int = 0
+    """How often a log stream is sealed that nothing is wrong with."""
+    bad_store: bool = False
+    """The metadata store that several repositories share refuses, loses and delays requests."""
     outsider: bool = False
     """One node has data of log streams it is no replica of."""
 
@@ -87,6 +91,8 @@ class Shape:
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
             careless=replication_factor > 1 and rng.random() < 0.1,
+            bad_store=rng.random() < 0.5,
+            operator_seals=rng.choice((0, 0, 3, 10)),
             outsider=nodes > replication_factor and rng.random() < 0.3,
         )
 
@@ -206,9 +212,27 @@ class Cluster:
         if not self.is_running:
             raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
 
+    def operate(self) -> None:
+        """What operators do while the cluster runs: they add a log stream, and seal one for no reason."""
+        rng = self.world.rng("operator")
+        self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._add_stream, rng)
+        for _ in range(self.shape.operator_seals):
+            self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._seal_some, rng)
+
+    def _add_stream(self, rng: Random) -> None:
+        if self.manager.process.alive:
+            snids = [host.snid for host in self.nodes]
+            self.manager.add_stream(tuple(rng.sample(snids, self.shape.replication_factor)))
+
+    def _seal_some(self, rng: Random) -> None:
+        if self.manager.process.alive:
+            self.manager.seal(LogStreamID(rng.randint(1, self.shape.streams)))
+
     def start_clients(self) -> None:
         for client in self.clients:
             client.start()
+        if self.store is not None and self.shape.bad_store:
+            self.store.odds = StoreFaults(refused=0.02, lost=0.02, unanswered=0.02, late=0.02)
 
     @property
     def leader(self) -> MetadataHost | None:
@@ -221,7 +245,7 @@ class Cluster:
         if leader is None or not self.manager.is_set_up:
             return False
         streams = leader.repository.state.streams.values()
-        return len(streams) == self.shape.streams and all(s.status.name == "RUNNING" for s in streams)
+        return len(streams) >= self.shape.streams and all(s.status.name == "RUNNING" for s in streams)
 
     # What the nemesis may do
 
@@ -276,8 +300,10 @@ class Cluster:
         if self.store is not None:
             self.store.available = available
 
-    def restart_all(self) -> None:
-        """Start whatever is down."""
+    def heal(self) -> None:
+        """Start whatever is down; from now on nothing fails."""
+        if self.store is not None:
+            self.store.odds = StoreFaults()
         for name in self._hosts:
             self.restart(name)
 
@@ -370,10 +396,11 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
     nemesis = Nemesis(cluster, draw_profile(world.rng("profile")))
     cluster.set_up()
     cluster.start_clients()
+    cluster.operate()
     nemesis.start(world.now + FAULT_SECONDS)
     world.run(world.now + FAULT_SECONDS)
     nemesis.heal_all()
-    cluster.restart_all()
+    cluster.heal()
     healed = world.now
     world.run(healed + AFTER_SECONDS)
     cluster.stop_clients()

@@ -27,6 +27,7 @@ from varlog.core.messages import (
     RegisterNode,
     RegisterStream,
     ReplicaReply,
+    SealStream,
     StreamInfo,
     Unseal,
 )
@@ -214,9 +215,24 @@ class ManagerHost:
         self._metadata = None
         self._infos.clear()
         if not self.is_set_up:
-            self._conversation = self._set_up()
-            self._question = next(self._conversation)
+            self._converse(self._set_up())
         self._tick()
+
+    def add_stream(self, replicas: tuple[StorageNodeID, ...]) -> None:
+        """Make one more log stream, as an operator would."""
+        if self._conversation is None:
+            self._converse(self._add_stream(replicas))
+
+    def seal(self, lsid: LogStreamID) -> None:
+        """Seal a log stream for no reason, as an operator may. The manager will unseal it."""
+        streams = self._metadata.streams if self._metadata is not None else ()
+        for stream in streams:
+            if stream.lsid == lsid:
+                self._network.send(self.process, METADATA_REPOSITORY, SealStream(self._request(), lsid, stream.epoch))
+
+    def _converse(self, conversation: Conversation) -> None:
+        self._conversation = conversation
+        self._question = next(conversation)
 
     def _request(self) -> int:
         self._requests += 1
@@ -229,13 +245,16 @@ class ManagerHost:
         least = min(2, self._replication_factor)
         yield METADATA_REPOSITORY, CreateTopic(self._request(), "log", self._replication_factor, least)
         for replicas in self._streams:
-            created = yield METADATA_REPOSITORY, CreateStream(self._request(), TopicID(1))
-            assert isinstance(created, Decided)
-            lsid = LogStreamID(created.value)
-            outsiders = () if self._outsider is None or self._outsider in replicas else (self._outsider,)
-            for snid in (*replicas, *outsiders):
-                yield node_address(snid), AddLogStream(self._request(), TopicID(1), lsid)
-            yield METADATA_REPOSITORY, RegisterStream(self._request(), lsid, replicas)
+            yield from self._add_stream(replicas)
+
+    def _add_stream(self, replicas: tuple[StorageNodeID, ...]) -> Conversation:
+        created = yield METADATA_REPOSITORY, CreateStream(self._request(), TopicID(1))
+        assert isinstance(created, Decided)
+        lsid = LogStreamID(created.value)
+        outsiders = () if self._outsider is None or self._outsider in replicas else (self._outsider,)
+        for snid in (*replicas, *outsiders):
+            yield node_address(snid), AddLogStream(self._request(), TopicID(1), lsid)
+        yield METADATA_REPOSITORY, RegisterStream(self._request(), lsid, replicas)
 
     def _ask(self) -> None:
         assert self._question is not None
@@ -246,6 +265,8 @@ class ManagerHost:
         question = self._question
         if self._conversation is None or question is None or question[1].request != message.request:  # type: ignore[attr-defined]
             return
+        if message.code in (errors.NotLeader.code, errors.Busy.code):
+            return  # asked again by and by
         try:
             self._question = self._conversation.send(message)
         except StopIteration:

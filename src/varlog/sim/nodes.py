@@ -13,7 +13,7 @@ from typing import Final
 
 from varlog import errors
 from varlog.batch import BatchHeader
-from varlog.core.branches import Observe
+from varlog.core.branches import Branch, Observe
 from varlog.core.dedup import DedupTable
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import AddLogStream, Message, ReplicaReply, StoredLine
@@ -122,6 +122,8 @@ class StorageNodeHost:
         storage.snapshot_source = executor.dedup.snapshot
         recovered = storage.recovered
         executor.recover(recovered, healthy=recovered.corruption is None)
+        if recovered.dropped_commit:
+            self._observe(Branch.B10_PARTIAL_COMMIT)
         self.storages[lsid] = storage
         self.node.add(executor)
 
