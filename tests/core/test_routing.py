@@ -1,0 +1,77 @@
+"""A client's copy of the metadata: it only moves forward, and tells where to append and where to read."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.core.sketch import TOPIC, metadata, stream
+from varlog.core.routing import Routing, takes_appends
+from varlog.types import LogStreamID, StreamStatus, TopicID
+
+CREATING, SEALED, UNSEALING, RUNNING, ABORTED = (
+    StreamStatus.CREATING,
+    StreamStatus.SEALED,
+    StreamStatus.UNSEALING,
+    StreamStatus.RUNNING,
+    StreamStatus.ABORTED,
+)
+
+
+def test_the_copy_only_moves_forward() -> None:
+    routing = Routing()
+    assert routing.update(metadata(0, stream(1)))
+    assert routing.update(metadata(5, stream(1, SEALED, epoch=3), hwm=7))
+    assert not routing.update(metadata(4, stream(1)))
+    assert not routing.update(metadata(5, stream(2)))
+    assert routing.version == 5
+    known = routing.stream(LogStreamID(1))
+    assert known is not None
+    assert (known.status, known.epoch) == (SEALED, 3)
+    topic = routing.topic(TOPIC)
+    assert topic is not None
+    assert topic.hwm == 7
+
+
+def test_it_knows_nothing_before_the_first_metadata() -> None:
+    routing = Routing()
+    assert routing.topic(TOPIC) is None
+    assert routing.stream(LogStreamID(1)) is None
+    assert routing.streams(TOPIC) == []
+    assert routing.choose(TOPIC, 0) is None
+
+
+def test_a_topic_is_made_of_the_log_streams_that_may_hold_entries() -> None:
+    routing = Routing()
+    statuses = (RUNNING, CREATING, SEALED, ABORTED, UNSEALING)
+    streams = [stream(lsid, status) for lsid, status in enumerate(statuses, 1)]
+    routing.update(metadata(1, *reversed(streams), stream(9, tpid=2)))
+    assert [s.lsid for s in routing.streams(TOPIC)] == [1, 3, 5]
+    assert [s.lsid for s in routing.streams(TopicID(2))] == [9]
+    assert routing.stream(LogStreamID(2)) is None
+
+
+@pytest.mark.parametrize("status", StreamStatus)
+def test_a_sealed_log_stream_takes_no_appends(status: StreamStatus) -> None:
+    routing = Routing()
+    routing.update(metadata(1, stream(1, status)))
+    open_to_appends = status in {RUNNING, UNSEALING}
+    assert takes_appends(stream(1, status)) == open_to_appends
+    assert (routing.choose(TOPIC, 7) is not None) == open_to_appends
+
+
+def test_equal_affinities_choose_alike_and_different_ones_spread() -> None:
+    routing = Routing()
+    routing.update(metadata(1, *(stream(lsid) for lsid in (1, 2, 3)), stream(9, tpid=2)))
+    chosen = [routing.choose(TOPIC, affinity) for affinity in range(6)]
+    assert [s.lsid for s in chosen if s is not None] == [1, 2, 3, 1, 2, 3]
+    assert routing.choose(TOPIC, 4) == routing.choose(TOPIC, 4)
+
+
+def test_what_is_to_be_avoided_is_chosen_only_if_there_is_nothing_else() -> None:
+    routing = Routing()
+    routing.update(metadata(1, stream(1), stream(2), stream(3, SEALED)))
+    chosen = {s.lsid for a in range(4) if (s := routing.choose(TOPIC, a, avoid={LogStreamID(1)})) is not None}
+    assert chosen == {2}
+    everything = {LogStreamID(1), LogStreamID(2), LogStreamID(3)}
+    chosen = {s.lsid for a in range(4) if (s := routing.choose(TOPIC, a, avoid=everything)) is not None}
+    assert chosen == {1, 2}
