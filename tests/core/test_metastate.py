@@ -1,0 +1,193 @@
+"""The metadata state: one sequence of entries, applied in order, and what an entry may never do."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from varlog.core import metastate as m
+from varlog.core.metastate import AnyEntry, Cut, CutHistory, MetadataState
+from varlog.errors import ConsistencyViolation
+from varlog.types import (
+    GLSN,
+    LLSN,
+    CommitContext,
+    Epoch,
+    LogStreamID,
+    StorageNodeID,
+    StreamStatus,
+    TopicID,
+    Version,
+)
+
+TOPIC, OTHER = TopicID(1), TopicID(2)
+ONE, TWO, THREE = LogStreamID(1), LogStreamID(2), LogStreamID(3)
+NODES = (StorageNodeID(1), StorageNodeID(2))
+
+
+def apply(state: MetadataState, *entries: AnyEntry) -> MetadataState:
+    for entry in entries:
+        state.apply(Version(state.version + 1), entry)
+    return state
+
+
+def running(lsid: LogStreamID, tpid: TopicID) -> list[AnyEntry]:
+    return [
+        m.StreamCreating(lsid, tpid),
+        m.StreamRegistered(lsid, NODES),
+        m.StreamUnsealing(lsid, Epoch(2), NODES, NODES[1]),
+        m.StreamRunning(lsid, Epoch(2)),
+    ]
+
+
+def cluster() -> MetadataState:
+    """Two nodes; topic 1 with log streams 1 and 2, topic 2 with log stream 3, all running."""
+    return apply(
+        MetadataState(),
+        m.NodeRegistered(NODES[1]),
+        m.NodeRegistered(NODES[0]),
+        m.TopicCreated(TOPIC, "orders", 2, 2),
+        m.TopicCreated(OTHER, "audit", 2, 1),
+        *running(ONE, TOPIC),
+        *running(TWO, TOPIC),
+        *running(THREE, OTHER),
+    )
+
+
+def first_cut(time: int = 10) -> Cut:
+    """Three entries of log stream 1 and one of log stream 2 in topic 1, two entries of log stream 3 in topic 2."""
+    hwms = ((1, 0, 4), (2, 0, 2))
+    return Cut(time, hwms, ((1, 2, 1, 1, 3), (2, 2, 1, 4, 1), (3, 2, 1, 1, 2)))
+
+
+def test_a_cluster_is_registered_entry_by_entry() -> None:
+    state = cluster()
+    assert state.version == 16
+    assert state.nodes == [1, 2]
+    assert (state.next_tpid, state.next_lsid) == (3, 4)
+    stream = state.streams[TWO]
+    assert (stream.status, stream.epoch, stream.replicas, stream.primary) == (StreamStatus.RUNNING, 2, NODES, 2)
+    assert (stream.llsn_end, stream.last_glsn, stream.touched) == (1, 0, 12)
+
+
+def test_a_registered_log_stream_begins_sealed_in_the_first_epoch() -> None:
+    state = apply(MetadataState(), m.TopicCreated(TOPIC, "", 2, 1), *running(ONE, TOPIC)[:2])
+    stream = state.streams[ONE]
+    assert (stream.status, stream.epoch, stream.replicas) == (StreamStatus.SEALED, 1, NODES)
+
+
+def test_rule13_ids_come_from_a_counter_and_are_not_used_again() -> None:
+    state = apply(MetadataState(), m.TopicCreated(TOPIC, "", 2, 1), m.StreamCreating(ONE, TOPIC), m.StreamAborted(ONE))
+    assert state.streams[ONE].status is StreamStatus.ABORTED
+    assert state.next_lsid == 2
+
+
+def test_O1_a_cut_turns_llsn_ranges_into_glsn_ranges() -> None:
+    state = apply(cluster(), first_cut())
+    ends = {s.lsid: (s.llsn_end, s.last_glsn, s.touched) for s in state.streams.values()}
+    assert ends == {1: (4, 3, 17), 2: (2, 4, 17), 3: (3, 2, 17)}
+    assert (state.topics[TOPIC].hwm, state.topics[OTHER].hwm) == (4, 2)
+    assert state.time == 10
+    apply(state, Cut(11, ((1, 4, 6),), ((2, 2, 2, 5, 2),)))
+    assert state.streams[ONE].touched == 17
+    assert (state.streams[TWO].llsn_end, state.streams[TWO].last_glsn, state.topics[TOPIC].hwm) == (4, 6, 6)
+
+
+def test_rule2_seal_and_unseal_raise_the_epoch() -> None:
+    state = apply(cluster(), m.StreamSealed(ONE, Epoch(3)))
+    assert (state.streams[ONE].status, state.streams[ONE].epoch) == (StreamStatus.SEALED, 3)
+    apply(state, m.StreamUnsealing(ONE, Epoch(4), (NODES[0],), NODES[0]))
+    stream = state.streams[ONE]
+    assert (stream.status, stream.epoch, stream.replicas, stream.primary) == (StreamStatus.UNSEALING, 4, (1,), 1)
+    apply(state, m.StreamSealed(ONE, Epoch(5)))
+    assert state.streams[ONE].status is StreamStatus.SEALED
+
+
+def test_rule14_a_trim_point_only_grows() -> None:
+    state = apply(cluster(), first_cut(), m.Trimmed(TOPIC, GLSN(3)), m.Trimmed(TOPIC, GLSN(2)))
+    assert (state.topics[TOPIC].trim, state.topics[OTHER].trim) == (3, 0)
+
+
+VIOLATIONS: dict[str, tuple[str, AnyEntry]] = {
+    "a seal that is no epoch later": ("EPOCH_MONOTONE", m.StreamSealed(ONE, Epoch(2))),
+    "a seal that skips an epoch": ("EPOCH_MONOTONE", m.StreamSealed(ONE, Epoch(4))),
+    "an unseal of a running log stream": ("EPOCH_MONOTONE", m.StreamUnsealing(ONE, Epoch(3), NODES, NODES[0])),
+    "running in an epoch that was not decided": ("EPOCH_MONOTONE", m.StreamRunning(ONE, Epoch(4))),
+    "a cut that begins beyond the hwm": ("GLSN_DENSE", Cut(1, ((1, 1, 2),), ((1, 2, 1, 2, 1),))),
+    "a cut that leaves a hole between ranges": ("GLSN_DENSE", Cut(1, ((1, 0, 3),), ((1, 2, 1, 1, 1), (2, 2, 1, 3, 1)))),
+    "a cut that gives a position twice": ("GLSN_DENSE", Cut(1, ((1, 0, 1),), ((1, 2, 1, 1, 1), (2, 2, 1, 1, 1)))),
+    "a cut that ends short of its hwm": ("GLSN_DENSE", Cut(1, ((1, 0, 3),), ((1, 2, 1, 1, 2),))),
+    "a cut that skips entries of a log stream": ("EQUAL_PREFIXES", Cut(1, ((1, 0, 1),), ((1, 2, 2, 1, 1),))),
+    "a cut of a passed epoch": ("NOTHING_AFTER_SEAL", Cut(1, ((1, 0, 1),), ((1, 1, 1, 1, 1),))),
+}
+
+
+@pytest.mark.parametrize("case", VIOLATIONS)
+def test_an_entry_that_breaks_an_invariant_stops_the_repository(case: str) -> None:
+    invariant, entry = VIOLATIONS[case]
+    with pytest.raises(ConsistencyViolation, match=invariant):
+        apply(cluster(), entry)
+
+
+@pytest.mark.parametrize("version", [0, 15, 16, 18])
+def test_rule1_versions_are_applied_one_after_another(version: int) -> None:
+    with pytest.raises(ConsistencyViolation, match="VERSIONS_CONTIGUOUS"):
+        cluster().apply(Version(version), m.NodeRegistered(StorageNodeID(3)))
+
+
+def test_rule6_no_cut_contains_an_epoch_after_its_seal() -> None:
+    state = apply(cluster(), m.StreamSealed(ONE, Epoch(3)))
+    with pytest.raises(ConsistencyViolation, match="NOTHING_AFTER_SEAL"):
+        apply(state, Cut(1, ((1, 0, 1),), ((1, 2, 1, 1, 1),)))
+
+
+def test_the_same_entries_give_the_same_state() -> None:
+    state = apply(cluster(), first_cut(), m.StreamSealed(TWO, Epoch(3)), m.Trimmed(TOPIC, GLSN(1)))
+    again = MetadataState.decode(state.encode())
+    assert again == state
+    for one in (state, again):
+        apply(one, m.StreamUnsealing(TWO, Epoch(4), NODES, NODES[0]))
+    assert again == state
+
+
+def test_every_kind_of_entry_survives_encoding() -> None:
+    entries = [m.NodeRegistered(NODES[0]), m.TopicCreated(TOPIC, "a", 3, 2), *running(ONE, TOPIC), m.StreamAborted(TWO)]
+    entries += [m.StreamSealed(ONE, Epoch(3)), m.Trimmed(TOPIC, GLSN(9)), first_cut()]
+    decoder = msgspec.msgpack.Decoder(AnyEntry)
+    assert [decoder.decode(msgspec.msgpack.encode(entry)) for entry in entries] == entries
+    assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
+
+
+# The cuts a replica may still ask for
+
+
+def history() -> CutHistory:
+    made = CutHistory()
+    made.add(Version(5), first_cut(time=50))
+    made.add(Version(7), Cut(70, ((1, 4, 6),), ((2, 2, 2, 5, 2),)))
+    made.add(Version(9), Cut(90, ((1, 6, 7), (2, 2, 3)), ((1, 2, 4, 7, 1), (3, 2, 3, 3, 1))))
+    return made
+
+
+def context(version: int, hwm: int, prev: int, llsn: int, glsn: int, count: int, time: int) -> CommitContext:
+    return CommitContext(Version(version), Epoch(2), GLSN(hwm), GLSN(prev), LLSN(llsn), GLSN(glsn), count, time)
+
+
+def test_O2_the_commits_of_a_log_stream_after_a_version_are_told() -> None:
+    first = context(5, hwm=4, prev=0, llsn=1, glsn=1, count=3, time=50)
+    second = context(9, hwm=7, prev=6, llsn=4, glsn=7, count=1, time=90)
+    assert history().of_stream(ONE, Version(0), 10) == [first, second]
+    assert history().of_stream(ONE, Version(4), 10) == [first, second]
+    assert history().of_stream(ONE, Version(5), 10) == [second]
+    assert history().of_stream(ONE, Version(9), 10) == []
+    assert history().of_stream(ONE, Version(0), 1) == [first]
+    assert history().of_stream(LogStreamID(8), Version(0), 10) == []
+
+
+def test_rule4_cuts_leave_the_history_oldest_first() -> None:
+    kept = history()
+    assert [version for version, _ in kept.since(Version(6))] == [7, 9]
+    kept.drop_oldest()
+    assert (len(kept), kept.dropped_to) == (2, 5)
+    assert [version for version, _ in kept.since(Version(0))] == [7, 9]
+    assert list(kept.since(Version(10))) == []
