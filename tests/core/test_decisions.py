@@ -1,0 +1,240 @@
+"""What the metadata repository grants and what it refuses: typed errors, nothing changed, requests that may repeat."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+
+from varlog import errors, limits
+from varlog.core import metastate as m
+from varlog.core.decisions import ALREADY, Already, decide
+from varlog.core.messages import (
+    AbortStream,
+    CreateStream,
+    CreateTopic,
+    GetMetadata,
+    Message,
+    RegisterNode,
+    RegisterStream,
+    RunStream,
+    SealStream,
+    TrimTopic,
+    UnsealStream,
+)
+from varlog.core.metastate import AnyEntry, Cut, MetadataState, Stream, Topic
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+
+TOPIC = TopicID(1)
+CREATING, SEALED, UNSEALING, RUNNING, ABORTED, NOBODY = map(LogStreamID, range(1, 7))
+SET = tuple(map(StorageNodeID, (1, 2, 3)))
+
+
+def nodes(*snids: int) -> tuple[StorageNodeID, ...]:
+    return tuple(map(StorageNodeID, snids))
+
+
+def cluster() -> MetadataState:
+    """Four nodes, a topic with five entries, and a log stream of it in each status."""
+    state = MetadataState()
+    entries: list[AnyEntry] = [m.NodeRegistered(StorageNodeID(snid)) for snid in (1, 2, 3, 4)]
+    entries.append(m.TopicCreated(TOPIC, "orders", 3, 2))
+    entries += [m.StreamCreating(LogStreamID(lsid), TOPIC) for lsid in range(1, 6)]
+    entries += [m.StreamRegistered(lsid, SET) for lsid in (SEALED, UNSEALING, RUNNING)]
+    entries += [m.StreamUnsealing(lsid, Epoch(2), SET, SET[0]) for lsid in (UNSEALING, RUNNING)]
+    entries += [m.StreamRunning(RUNNING, Epoch(2)), m.StreamAborted(ABORTED)]
+    entries.append(Cut(7, ((1, 0, 5),), ((int(RUNNING), 2, 1, 1, 5),)))
+    for entry in entries:
+        state.apply(Version(state.version + 1), entry)
+    return state
+
+
+def seal(lsid: LogStreamID, epoch: int) -> SealStream:
+    return SealStream(1, lsid, Epoch(epoch))
+
+
+def unseal(lsid: LogStreamID, epoch: int, replicas: Sequence[int] = SET, primary: int = 1) -> UnsealStream:
+    return UnsealStream(1, lsid, Epoch(epoch), nodes(*replicas), StorageNodeID(primary))
+
+
+def run(lsid: LogStreamID, epoch: int) -> RunStream:
+    return RunStream(1, lsid, Epoch(epoch))
+
+
+def register(lsid: LogStreamID, *replicas: int) -> RegisterStream:
+    return RegisterStream(1, lsid, nodes(*replicas))
+
+
+def trim(glsn: int, tpid: int = TOPIC) -> TrimTopic:
+    return TrimTopic(1, TopicID(tpid), GLSN(glsn))
+
+
+GRANTED: dict[str, tuple[Message, AnyEntry]] = {
+    "a new node": (RegisterNode(1, StorageNodeID(9)), m.NodeRegistered(StorageNodeID(9))),
+    "a new topic": (CreateTopic(1, "audit", 3, 2), m.TopicCreated(TopicID(2), "audit", 3, 2)),
+    "a new log stream": (CreateStream(1, TOPIC), m.StreamCreating(LogStreamID(6), TOPIC)),
+    "the registration of one being created": (
+        register(CREATING, 3, 1, 4),
+        m.StreamRegistered(CREATING, nodes(3, 1, 4)),
+    ),
+    "the end of one being created": (AbortStream(1, CREATING), m.StreamAborted(CREATING)),
+    "the seal of a running one": (seal(RUNNING, 2), m.StreamSealed(RUNNING, Epoch(3))),
+    "the seal of an unsealing one": (seal(UNSEALING, 2), m.StreamSealed(UNSEALING, Epoch(3))),
+    "an unseal": (unseal(SEALED, 1, (1, 2, 3), 3), m.StreamUnsealing(SEALED, Epoch(2), SET, StorageNodeID(3))),
+    "an unseal with fewer": (unseal(SEALED, 1, (1, 3), 3), m.StreamUnsealing(SEALED, Epoch(2), nodes(1, 3), SET[2])),
+    "that cuts count it again": (run(UNSEALING, 2), m.StreamRunning(UNSEALING, Epoch(2))),
+    "a trim": (trim(4), m.Trimmed(TOPIC, GLSN(4))),
+    "a trim of everything": (trim(5), m.Trimmed(TOPIC, GLSN(5))),
+}
+
+ALREADY_SO: dict[str, Message] = {
+    "a known node": RegisterNode(1, StorageNodeID(1)),
+    "a seal that happened": seal(SEALED, 0),
+    "a seal of one that is sealed": seal(SEALED, 1),
+    "an unseal that happened": unseal(UNSEALING, 1),
+    "an unseal that happened and runs": unseal(RUNNING, 1),
+    "one that runs already": run(RUNNING, 2),
+    "the same registration": register(SEALED, 1, 2, 3),
+    "the same registration of one that runs": register(RUNNING, 1, 2, 3),
+    "one that was aborted": AbortStream(1, ABORTED),
+    "a trim of nothing": trim(0),
+}
+
+REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
+    "a topic of the same name": (CreateTopic(1, "orders", 3, 2), errors.AlreadyExists),
+    "a topic without replicas": (CreateTopic(1, "a", 0, 0), errors.InvalidArgument),
+    "a topic with too many replicas": (CreateTopic(1, "a", limits.MAX_REPLICAS + 1, 2), errors.InvalidArgument),
+    "more needed replicas than there are": (CreateTopic(1, "a", 2, 3), errors.InvalidArgument),
+    "no needed replicas": (CreateTopic(1, "a", 2, 0), errors.InvalidArgument),
+    "a log stream of no topic": (CreateStream(1, TopicID(7)), errors.UnknownTopic),
+    "registering what was never created": (register(NOBODY, 1), errors.UnknownLogStream),
+    "registering without replicas": (register(CREATING), errors.InvalidArgument),
+    "registering one node twice": (register(CREATING, 1, 1), errors.InvalidArgument),
+    "registering too many replicas": (register(CREATING, *range(1, limits.MAX_REPLICAS + 2)), errors.InvalidArgument),
+    "registering on an unknown node": (register(CREATING, 1, 9), errors.UnknownNode),
+    "registering again elsewhere": (register(SEALED, 1, 2, 4), errors.Conflict),
+    "registering what was aborted": (register(ABORTED, 1, 2, 3), errors.Conflict),
+    "aborting what was registered": (AbortStream(1, SEALED), errors.Conflict),
+    "aborting what is not there": (AbortStream(1, NOBODY), errors.UnknownLogStream),
+    "sealing what is not there": (seal(NOBODY, 2), errors.UnknownLogStream),
+    "sealing what is not registered": (seal(CREATING, 0), errors.Conflict),
+    "sealing what was aborted": (seal(ABORTED, 0), errors.Conflict),
+    "sealing a passed epoch": (seal(RUNNING, 0), errors.Conflict),
+    "sealing the epoch before an unseal": (seal(UNSEALING, 1), errors.Conflict),
+    "sealing an epoch to come": (seal(RUNNING, 4), errors.Conflict),
+    "unsealing what is not there": (unseal(NOBODY, 1), errors.UnknownLogStream),
+    "unsealing what is not registered": (unseal(CREATING, 0), errors.Conflict),
+    "unsealing what runs": (unseal(RUNNING, 2), errors.Conflict),
+    "unsealing a passed epoch": (unseal(SEALED, 0), errors.Conflict),
+    "unsealing an epoch to come": (unseal(SEALED, 3), errors.Conflict),
+    "unsealing with another primary meanwhile": (unseal(UNSEALING, 1, (1, 2, 3), 2), errors.Conflict),
+    "unsealing with another set meanwhile": (unseal(UNSEALING, 1, (1, 2), 1), errors.Conflict),
+    "a primary outside the set": (unseal(SEALED, 1, (1, 2), 3), errors.InvalidArgument),
+    "an empty set": (unseal(SEALED, 1, (), 1), errors.InvalidArgument),
+    "a set with a node twice": (unseal(SEALED, 1, (1, 1), 1), errors.InvalidArgument),
+    "a set with an unknown node": (unseal(SEALED, 1, (1, 9), 1), errors.UnknownNode),
+    "a set with a node that has no replica": (unseal(SEALED, 1, (1, 4), 1), errors.Conflict),
+    "running what is sealed": (run(SEALED, 1), errors.Conflict),
+    "running another epoch": (run(UNSEALING, 4), errors.Conflict),
+    "running what is not registered": (run(CREATING, 0), errors.Conflict),
+    "running what is not there": (run(NOBODY, 2), errors.UnknownLogStream),
+    "trimming beyond the tail": (trim(6), errors.InvalidArgument),
+    "trimming no topic": (trim(1, tpid=7), errors.UnknownTopic),
+    "what is no request for a decision": (GetMetadata(1), errors.InvalidArgument),
+}
+
+
+@pytest.mark.parametrize("case", GRANTED)
+def test_a_request_is_granted_by_one_entry(case: str) -> None:
+    request, entry = GRANTED[case]
+    state = cluster()
+    assert decide(state, request) == entry
+    assert state == cluster(), "deciding changes nothing"
+    state.apply(Version(state.version + 1), entry)
+
+
+@pytest.mark.parametrize("case", [case for case in GRANTED if case not in {"a new topic", "a new log stream"}])
+def test_a_granted_request_may_be_repeated(case: str) -> None:
+    """An answer may be lost. (A topic is told by its name; a log stream that nobody registers is aborted.)"""
+    request, entry = GRANTED[case]
+    state = cluster()
+    state.apply(Version(state.version + 1), entry)
+    assert decide(state, request) is ALREADY
+
+
+@pytest.mark.parametrize("case", ALREADY_SO)
+def test_what_is_already_so_needs_no_entry(case: str) -> None:
+    assert decide(cluster(), ALREADY_SO[case]) is ALREADY
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_refusal_is_typed_and_changes_nothing(case: str) -> None:
+    request, error = REFUSED[case]
+    state = cluster()
+    with pytest.raises(errors.VarlogError) as refusal:
+        decide(state, request)
+    assert type(refusal.value) is error
+    assert str(refusal.value)
+    assert state == cluster()
+
+
+def test_rule13_what_was_registered_is_never_aborted_and_what_was_aborted_never_registered() -> None:
+    for lsid in (SEALED, UNSEALING, RUNNING):
+        with pytest.raises(errors.Conflict):
+            decide(cluster(), AbortStream(1, lsid))
+    with pytest.raises(errors.Conflict):
+        decide(cluster(), register(ABORTED, 1))
+
+
+def test_rule2_the_epoch_is_odd_when_sealed_and_even_when_not() -> None:
+    state = cluster()
+    for _ in range(3):
+        epoch = state.streams[RUNNING].epoch
+        for request in (seal(RUNNING, epoch), unseal(RUNNING, epoch + 1), run(RUNNING, epoch + 2)):
+            entry = decide(state, request)
+            assert not isinstance(entry, Already)
+            state.apply(Version(state.version + 1), entry)
+            stream = state.streams[RUNNING]
+            assert (stream.epoch % 2 == 1) == (stream.status is StreamStatus.SEALED)
+    assert state.streams[RUNNING].epoch == 8
+
+
+def test_rule14_a_trim_point_grows_up_to_the_tail() -> None:
+    state = cluster()
+    state.apply(Version(state.version + 1), m.Trimmed(TOPIC, GLSN(3)))
+    assert decide(state, trim(3)) is ALREADY
+    assert decide(state, trim(2)) is ALREADY
+    assert decide(state, trim(4)) == m.Trimmed(TOPIC, GLSN(4))
+
+
+# Limits: the states are filled by hand, an entry each would take too long
+
+
+def test_the_number_of_topics_is_limited() -> None:
+    state = cluster()
+    for tpid in range(2, limits.MAX_TOPICS + 1):
+        state.topics[TopicID(tpid)] = Topic(TopicID(tpid), str(tpid), 1, 1)
+    with pytest.raises(errors.LimitExceeded):
+        decide(state, CreateTopic(1, "one more", 1, 1))
+
+
+def test_the_number_of_log_streams_is_limited() -> None:
+    state = cluster()
+    for lsid in range(6, limits.MAX_LOG_STREAMS + 1):
+        state.streams[LogStreamID(lsid)] = Stream(LogStreamID(lsid), TOPIC)
+    with pytest.raises(errors.LimitExceeded):
+        decide(state, CreateStream(1, TOPIC))
+
+
+def test_the_number_of_log_streams_per_node_is_limited() -> None:
+    state = cluster()
+    on_one = copy.copy(state.streams[SEALED])
+    on_one.replicas = nodes(4)
+    for lsid in range(6, 5 + limits.MAX_LOG_STREAMS_PER_NODE):
+        state.streams[LogStreamID(lsid)] = on_one
+    assert decide(state, register(CREATING, 4)) == m.StreamRegistered(CREATING, nodes(4))
+    state.streams[LogStreamID(9999)] = on_one
+    with pytest.raises(errors.LimitExceeded, match="storage node 4"):
+        decide(state, register(CREATING, 1, 4))
+    assert decide(state, register(CREATING, 1, 2)) == m.StreamRegistered(CREATING, nodes(1, 2))
