@@ -7,9 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import cut_1000
+import open_1gb
+import sim_rate
+import storage_append
+import storage_scan
 from harness import Row, report, scratch
 
-MEASURES: list[Callable[[Path], list[Row]]] = [cut_1000.measure]
+MEASURES: list[Callable[[Path], list[Row]]] = [
+    storage_append.measure,
+    storage_scan.measure,
+    open_1gb.measure,
+    cut_1000.measure,
+    sim_rate.measure,
+]
 
 
 def main() -> int:

@@ -1,0 +1,67 @@
+"""open-1gb: how long a storage node takes to open a replica of a gigabyte that was not closed.
+
+The last segment is almost full, which is the worst case: it has to be scanned. Before every round another process
+appends a batch and ends without closing, as a killed one does, and the files are dropped from the page cache: a node
+that comes back has a cold one.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from harness import Row, in_turns
+from one_replica import ENTRIES, IDENTITY, Replica, fill, make_batches, segments_of
+
+from varlog import limits
+from varlog.storage.files import OSFileSystem
+from varlog.storage.log import LogStreamStorage
+
+SEGMENTS = 17
+SPARE = 20
+"""Room in the last segment, in batches, for what the rounds append."""
+
+
+def append_and_die(path: Path) -> None:
+    """Run in a process of its own."""
+    replica = Replica.open(path)
+    replica.stage(make_batches(1)[0])
+    replica.write()
+    os._exit(0)
+
+
+def die_dirty(path: Path) -> None:
+    subprocess.run([sys.executable, __file__, str(path)], check=True)
+    for segment in segments_of(path):
+        with segment.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def open_once(path: Path, batches: int) -> float:
+    die_dirty(path)
+    begin = perf_counter()
+    storage = LogStreamStorage.open(OSFileSystem(), str(path), IDENTITY)
+    elapsed = perf_counter() - begin
+    assert storage.recovered.corruption is None
+    assert storage.recovered.uncommitted_llsn_end > batches * ENTRIES
+    storage.close()
+    return elapsed
+
+
+def measure(directory: Path) -> list[Row]:
+    path = directory / "log"
+    per_segment = limits.SEGMENT_BYTES // len(make_batches(1)[0].data)
+    batches = SEGMENTS * per_segment - SPARE
+    fill(path, batches).storage.close()
+    rounds = in_turns(5, lambda: open_once(path, batches))
+    assert len(segments_of(path)) == SEGMENTS
+    return [Row("open-1gb", median(seconds for (seconds,) in rounds), "s", op="<=", target=0.3)]
+
+
+if __name__ == "__main__":
+    append_and_die(Path(sys.argv[1]))
