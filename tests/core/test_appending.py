@@ -1,0 +1,431 @@
+"""The writer: what it sends when, and that it never says of a batch what it cannot know."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from tests.core.sketch import TOPIC, metadata, stream
+from varlog import batch, errors, limits
+from varlog.core.appending import Committed, Outcome, Rejected, Undecided, Writer, WriterOptions
+from varlog.core.messages import Append, AppendReply, Message, StreamInfo
+from varlog.core.routing import Routing
+from varlog.types import GLSN, LLSN, Epoch, StreamStatus, WriterID
+
+SEALED, UNSEALING = StreamStatus.SEALED, StreamStatus.UNSEALING
+TIMEOUT = WriterOptions().attempt_timeout
+
+
+class Bench:
+    """A writer, the log streams it knows of, and lists of what it sent and said. Time stands still unless told."""
+
+    def __init__(self, *streams: StreamInfo, retry: bool = True, window: int = 16) -> None:
+        self.now = 0.0
+        self.routing = Routing()
+        self.sent: list[tuple[str, Append]] = []
+        self.outcomes: dict[int, Outcome] = {}
+        ids = (WriterID(100 + number) for number in count())
+        options = WriterOptions(retry=retry, window=window)
+        self.writer = Writer(TOPIC, self.routing, lambda: next(ids), self._send, self._settle, options)
+        self._version = 0
+        if streams:
+            self.learn(*streams)
+
+    def _send(self, address: str, message: Message) -> None:
+        assert isinstance(message, Append)
+        self.sent.append((address, message))
+
+    def _settle(self, id_: int, outcome: Outcome) -> None:
+        assert id_ not in self.outcomes, "an append is settled once"
+        self.outcomes[id_] = outcome
+
+    def learn(self, *streams: StreamInfo) -> None:
+        self._version += 1
+        assert self.routing.update(metadata(self._version, *streams))
+        self.writer.on_metadata(self.now)
+
+    def append(self, *ids: int, deadline: float = 100.0) -> list[Append]:
+        """Append one-entry batches; what was sent because of it."""
+        before = len(self.sent)
+        for id_ in ids:
+            self.writer.append(id_, [b"%d" % id_], deadline, self.now)
+        return self.messages[before:]
+
+    def pass_time(self, seconds: float = TIMEOUT) -> list[Append]:
+        """Let time pass, with one tick at the end of it; what was sent then."""
+        before = len(self.sent)
+        self.now += seconds
+        self.writer.tick(self.now)
+        return self.messages[before:]
+
+    def committed(self, append: Append, glsn: int, *, epoch: int | None = None) -> None:
+        of = append.epoch if epoch is None else Epoch(epoch)
+        reply = AppendReply(append.request, append.lsid, 0, of, GLSN(glsn), LLSN(glsn), 1, 3)
+        self.writer.on_reply(reply, self.now)
+
+    def refused(self, append: Append, error: type[errors.VarlogError], epoch: int = 2) -> None:
+        self.writer.on_reply(AppendReply(append.request, append.lsid, error.code, Epoch(epoch)), self.now)
+
+    @property
+    def messages(self) -> list[Append]:
+        return [message for _, message in self.sent]
+
+    @property
+    def last(self) -> tuple[str, Append]:
+        return self.sent[-1]
+
+
+def sequences(appends: list[Append]) -> list[tuple[int, int]]:
+    """(previous sequence, sequence) of each."""
+    return [(append.prev_sequence, batch.peek_header(append.batch).sequence) for append in appends]
+
+
+def writers(appends: list[Append]) -> list[int]:
+    return [batch.peek_header(append.batch).writer_id for append in appends]
+
+
+def payloads(append: Append) -> list[bytes]:
+    return batch.decode(append.batch).to_list()
+
+
+# Sending
+
+
+def test_a_batch_goes_to_the_primary_with_the_epoch_that_is_known() -> None:
+    bench = Bench(stream(1, epoch=4, replicas=(1, 2, 3), primary=2, llsn_end=17))
+    (append,) = bench.append(7)
+    assert bench.sent == [("sn/2", append)]
+    assert (append.lsid, append.epoch, append.prev_sequence, append.horizon) == (1, 4, 0, 17)
+    assert payloads(append) == [b"7"]
+    assert writers([append]) == [100]
+
+
+def test_rule18_sequences_grow_and_name_their_predecessor() -> None:
+    bench = Bench(stream(1))
+    assert sequences(bench.append(1, 2, 3)) == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_an_append_waits_for_metadata_if_none_is_known() -> None:
+    bench = Bench()
+    assert bench.append(1) == []
+    assert bench.writer.wants_metadata
+    bench.learn(stream(1))
+    assert [payloads(append) for append in bench.messages] == [[b"1"]]
+    assert not bench.writer.wants_metadata
+
+
+def test_a_log_stream_that_is_being_unsealed_is_tried() -> None:
+    bench = Bench(stream(1, UNSEALING))
+    assert len(bench.append(1)) == 1
+
+
+def test_the_window_bounds_what_is_under_way() -> None:
+    bench = Bench(stream(1), window=2)
+    first, second = bench.append(1, 2, 3, 4)
+    assert bench.writer.outstanding == 4
+    bench.committed(first, glsn=1)
+    assert sequences(bench.messages[2:]) == [(2, 3)]
+    bench.committed(second, glsn=2)
+    assert sequences(bench.messages[3:]) == [(3, 4)]
+
+
+@pytest.mark.parametrize("window", [0, limits.DEDUP_SEQUENCES_PER_WRITER + 1])
+def test_a_window_beyond_what_stays_decidable_is_refused(window: int) -> None:
+    with pytest.raises(errors.InvalidArgument):
+        Bench(window=window)
+
+
+# Outcomes
+
+
+def test_O1_a_committed_batch_is_told_with_its_position() -> None:
+    bench = Bench(stream(1))
+    (append,) = bench.append(1)
+    bench.committed(append, glsn=42)
+    assert bench.outcomes == {1: Committed(GLSN(42), LLSN(42), 1, append.lsid, Epoch(2), 3, True)}
+    assert bench.writer.outstanding == 0
+
+
+def test_a_second_answer_changes_nothing() -> None:
+    bench = Bench(stream(1))
+    (append,) = bench.append(1)
+    (again,) = bench.pass_time()
+    bench.committed(append, glsn=42)
+    bench.committed(again, glsn=42)
+    bench.refused(append, errors.DidNotHappen)
+    assert list(bench.outcomes) == [1]
+
+
+def test_a_batch_that_the_log_can_never_take_is_rejected() -> None:
+    bench = Bench(stream(1))
+    (append,) = bench.append(1)
+    bench.refused(append, errors.BatchTooLarge)
+    assert bench.outcomes == {1: Rejected(errors.BatchTooLarge.code)}
+
+
+def test_the_deadline_of_a_batch_that_was_sent_makes_it_unknown() -> None:
+    bench = Bench(stream(1))
+    bench.append(1, deadline=1.0)
+    bench.pass_time(0.9)
+    assert bench.outcomes == {}
+    bench.pass_time(0.1)
+    assert bench.outcomes == {1: Undecided()}
+
+
+def test_the_deadline_of_a_batch_that_was_never_sent_rejects_it() -> None:
+    bench = Bench()
+    bench.append(1, deadline=1.0)
+    bench.pass_time(1.0)
+    assert bench.outcomes == {1: Rejected(errors.DeadlineExceeded.code)}
+
+
+def test_rule19_the_deadline_of_a_batch_known_not_to_have_happened_rejects_it() -> None:
+    bench = Bench(stream(1))
+    (append,) = bench.append(1, deadline=1.0)
+    bench.learn(stream(1, SEALED, epoch=3))
+    bench.refused(append, errors.DidNotHappen, epoch=3)
+    assert bench.outcomes == {}
+    bench.pass_time(1.0)
+    assert bench.outcomes == {1: Rejected(errors.DeadlineExceeded.code)}
+
+
+def test_rule18_after_an_unknown_batch_the_writer_goes_on_under_a_new_id() -> None:
+    bench = Bench(stream(1))
+    (lost,) = bench.append(1, deadline=1.0)
+    bench.pass_time(1.0)
+    bench.append(2)
+    bench.learn(stream(1))
+    _, append = bench.last
+    assert writers([lost, append]) == [100, 101]
+    assert sequences([append]) == [(0, 1)]
+    bench.committed(lost, glsn=5)
+    assert bench.outcomes == {1: Undecided()}, "an answer that comes after the verdict changes nothing"
+
+
+def test_rule19_an_expired_fate_is_unknown() -> None:
+    bench = Bench(stream(1))
+    (append,) = bench.append(1)
+    bench.refused(append, errors.FateExpired)
+    assert bench.outcomes == {1: Undecided()}
+    assert bench.writer.writer_id == 101
+
+
+# Retries
+
+
+def test_rule18_a_retry_sends_the_same_bytes() -> None:
+    bench = Bench(stream(1))
+    first = bench.append(1, 2)
+    assert bench.pass_time(TIMEOUT / 2) == []
+    again = bench.pass_time(TIMEOUT / 2)
+    assert [append.batch for append in again] == [append.batch for append in first]
+    assert sequences(again) == [(0, 1), (1, 2)]
+    assert [append.request for append in again] == [3, 4]
+    assert bench.writer.wants_metadata
+
+
+def test_rule19_the_horizon_stays_that_of_the_first_attempt() -> None:
+    bench = Bench(stream(1, llsn_end=5))
+    bench.append(1)
+    bench.learn(stream(1, llsn_end=9))
+    (again,) = bench.pass_time()
+    assert again.horizon == 5
+    (fresh,) = bench.append(2)
+    assert fresh.horizon == 9
+
+
+def test_rule19_the_horizon_is_fresh_when_a_silent_writer_appends_again() -> None:
+    """With an old horizon the log could not tell a new batch from one it has forgotten."""
+    bench = Bench(stream(1, llsn_end=5))
+    (first,) = bench.append(1)
+    bench.committed(first, glsn=8)
+    (second,) = bench.append(2)
+    assert second.horizon == 9, "what it was told of its own batch counts"
+    bench.committed(second, glsn=9)
+    bench.pass_time(60.0)
+    assert bench.append(3) == []
+    assert bench.writer.wants_metadata
+    bench.learn(stream(1, llsn_end=700))
+    assert bench.last[1].horizon == 700
+
+
+def test_an_answer_to_one_batch_gives_the_others_more_time() -> None:
+    bench = Bench(stream(1))
+    first, _ = bench.append(1, 2)
+    bench.now = TIMEOUT * 0.9
+    bench.committed(first, glsn=1)
+    assert bench.pass_time(TIMEOUT / 2) == []
+    assert sequences(bench.pass_time(TIMEOUT / 2)) == [(1, 2)]
+
+
+@pytest.mark.parametrize(
+    "error", [errors.Sealed, errors.NotPrimary, errors.Busy, errors.StaleEpoch, errors.UnknownLogStream]
+)
+def test_a_refusal_for_now_makes_the_writer_look_again(error: type[errors.VarlogError]) -> None:
+    bench = Bench(stream(1))
+    (append,) = bench.append(1)
+    bench.refused(append, error)
+    assert bench.outcomes == {}
+    assert bench.writer.wants_metadata
+    (again,) = bench.pass_time()
+    assert again.batch == append.batch
+
+
+def test_a_new_epoch_is_tried_at_once() -> None:
+    bench = Bench(stream(1, epoch=2))
+    (append,) = bench.append(1)
+    bench.learn(stream(1, epoch=4, primary=3))
+    address, again = bench.last
+    assert (address, again.epoch, again.batch) == ("sn/3", 4, append.batch)
+    bench.learn(stream(1, epoch=4, primary=3))
+    assert len(bench.sent) == 2, "nothing new is known"
+
+
+def test_rule18_an_old_gap_in_the_middle_of_the_window_decides_nothing() -> None:
+    """The batch before was lost on the way; it is sent again, and then this one fits."""
+    bench = Bench(stream(1))
+    first, second = bench.append(1, 2)
+    bench.refused(second, errors.SequenceGap)
+    assert bench.writer.writer_id == 100
+    again = bench.pass_time()
+    assert [append.batch for append in again] == [first.batch, second.batch]
+
+
+def test_rule18_a_gap_told_of_an_earlier_attempt_is_no_proof() -> None:
+    """The refusal of the second batch is slow; meanwhile both were sent again and taken."""
+    bench = Bench(stream(1))
+    _, refused = bench.append(1, 2)
+    first, second = bench.pass_time()
+    bench.committed(first, glsn=1)
+    bench.refused(refused, errors.SequenceGap)
+    assert {writers([append])[0] for append in bench.messages} == {100}, "sent under another id it would be there twice"
+    bench.committed(second, glsn=2)
+    assert isinstance(bench.outcomes[2], Committed)
+
+
+def test_rule18_a_writer_the_log_has_forgotten_goes_on_under_a_new_id() -> None:
+    """The predecessor is committed, the batch was sent after that was known, and the log does not know it any more:
+    the batch is not there and never will be."""
+    bench = Bench(stream(1))
+    (first,) = bench.append(1)
+    bench.committed(first, glsn=1)
+    (second,) = bench.append(2)
+    bench.refused(second, errors.SequenceGap)
+    bench.learn(stream(1))
+    _, again = bench.last
+    assert payloads(again) == [b"2"]
+    assert writers([second, again]) == [100, 101]
+    assert sequences([again]) == [(0, 1)]
+    bench.committed(again, glsn=9)
+    assert isinstance(bench.outcomes[2], Committed)
+
+
+# Without retries
+
+
+def test_one_attempt_without_retries() -> None:
+    bench = Bench(stream(1), retry=False)
+    bench.append(1, deadline=3.0)
+    assert bench.pass_time() == []
+    assert bench.pass_time() == []
+    bench.pass_time(3.0)
+    assert bench.outcomes == {1: Undecided()}
+
+
+def test_rule19_without_retries_a_batch_known_not_to_have_happened_is_rejected() -> None:
+    bench = Bench(stream(1), retry=False)
+    (append,) = bench.append(1)
+    bench.refused(append, errors.DidNotHappen, epoch=3)
+    assert bench.outcomes == {1: Rejected(errors.DidNotHappen.code)}
+
+
+def test_without_retries_a_refusal_is_no_proof() -> None:
+    """A copy of the message may still be on its way, and be taken."""
+    bench = Bench(stream(1), retry=False)
+    (append,) = bench.append(1)
+    bench.refused(append, errors.Sealed)
+    assert bench.outcomes == {1: Undecided()}
+
+
+# A seal, and another log stream
+
+
+def test_a_writer_stays_on_its_log_stream_while_that_can_be_used() -> None:
+    bench = Bench(stream(1), stream(2))
+    (append,) = bench.append(1)
+    other = 3 - append.lsid
+    bench.committed(append, glsn=1)
+    bench.learn(stream(1), stream(2), stream(3))
+    assert {append.lsid for append in bench.append(2, 3)} == {append.lsid} != {other}
+
+
+def test_rule19_the_replicas_of_a_sealed_log_stream_are_asked_in_turn_with_the_old_epoch() -> None:
+    bench = Bench(stream(1, epoch=2))
+    (append,) = bench.append(1)
+    bench.learn(stream(1, SEALED, epoch=3), stream(2))
+    asked = [bench.pass_time() for _ in range(3)]
+    assert [[(a.lsid, a.epoch, a.batch) for a in appends] for appends in asked] == [[(1, 2, append.batch)]] * 3
+    assert sorted(address for address, _ in bench.sent[-3:]) == ["sn/1", "sn/2", "sn/3"]
+
+
+def test_rule18_the_log_stream_is_changed_only_when_nothing_sent_there_is_undecided() -> None:
+    bench = Bench(stream(1, epoch=2))
+    first, second = bench.append(1, 2)
+    bench.learn(stream(1, SEALED, epoch=3), stream(2, epoch=6))
+    assert bench.append(3) == [], "also what is new waits: it comes after the others"
+    bench.refused(second, errors.DidNotHappen, epoch=3)
+    assert {append.lsid for append in bench.messages} == {1}
+    asked = len(bench.sent)
+    bench.committed(first, glsn=1)
+    moved = bench.messages[asked:]
+    assert [(a.lsid, a.epoch) for a in moved] == [(2, 6), (2, 6)]
+    assert moved[0].batch == second.batch, "a retry elsewhere sends the same bytes"
+    assert sequences(moved) == [(0, 2), (2, 3)], "nothing of ours was on that log stream before"
+
+
+def test_rule17_did_not_happen_says_nothing_of_a_later_epoch() -> None:
+    bench = Bench(stream(1, epoch=2))
+    (old,) = bench.append(1)
+    bench.learn(stream(1, epoch=4))
+    bench.learn(stream(1, SEALED, epoch=5), stream(2))
+    bench.refused(old, errors.DidNotHappen, epoch=5)
+    assert {append.lsid for append in bench.messages} == {1}
+    (asked,) = bench.pass_time()
+    assert asked.epoch == 4, "the attempt of epoch 4 is still undecided"
+    bench.refused(asked, errors.DidNotHappen, epoch=5)
+    assert bench.last[1].lsid == 2
+
+
+def test_rule18_a_batch_found_committed_at_the_seal_is_not_sent_elsewhere() -> None:
+    bench = Bench(stream(1, epoch=2))
+    bench.append(1)
+    bench.learn(stream(1, SEALED, epoch=3), stream(2))
+    (asked,) = bench.pass_time()
+    bench.committed(asked, glsn=8, epoch=2)
+    assert isinstance(bench.outcomes[1], Committed)
+    (fresh,) = bench.append(2)
+    assert (fresh.lsid, sequences([fresh])) == (2, [(0, 2)])
+
+
+def test_rule18_back_on_a_log_stream_the_last_batch_there_is_the_predecessor() -> None:
+    bench = Bench(stream(1, epoch=2))
+    (first,) = bench.append(1)
+    bench.committed(first, glsn=1)
+    bench.learn(stream(1, SEALED, epoch=3), stream(2))
+    (second,) = bench.append(2)
+    bench.committed(second, glsn=2)
+    bench.learn(stream(1, epoch=4), stream(2, SEALED, epoch=3))
+    (third,) = bench.append(3)
+    assert (third.lsid, sequences([third])) == (1, [(1, 3)])
+
+
+def test_a_sealed_log_stream_without_an_alternative_is_waited_for() -> None:
+    bench = Bench(stream(1, epoch=2))
+    (append,) = bench.append(1)
+    bench.learn(stream(1, SEALED, epoch=3))
+    bench.refused(append, errors.DidNotHappen, epoch=3)
+    assert bench.pass_time() == []
+    bench.learn(stream(1, epoch=4))
+    _, again = bench.last
+    assert (again.epoch, again.batch) == (4, append.batch)
