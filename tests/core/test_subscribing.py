@@ -1,0 +1,240 @@
+"""The subscription: every position once and in order, whatever the replicas answer, until its end or a trim."""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import count
+
+import pytest
+
+from tests.core.sketch import TOPIC, metadata, stream
+from varlog import errors
+from varlog.core.branches import Branch
+from varlog.core.merging import Chunk
+from varlog.core.messages import Message, Scan, ScanReply, StoredLine, StreamInfo
+from varlog.core.routing import Routing
+from varlog.core.subscribing import READ_TIMEOUT, REFRESH_EVERY, Subscription
+from varlog.types import GLSN, LogStreamID
+
+
+def stored(glsn: int, count: int) -> StoredLine:
+    return (glsn, glsn, count, 2, 1, 0, b"")
+
+
+class Bench:
+    """A subscription, and lists of what it sent and delivered."""
+
+    def __init__(self, *streams: StreamInfo, begin: int = 1, end: int | None = None, affinity: int = 0) -> None:
+        self.now = 0.0
+        self.routing = Routing()
+        self.sent: list[tuple[str, Scan]] = []
+        self.delivered: list[tuple[int, int]] = []
+        self.ends: list[errors.VarlogError | None] = []
+        self.branches: list[Enum] = []
+        requests = count(1)
+        self.subscription = Subscription(
+            TOPIC,
+            GLSN(begin),
+            None if end is None else GLSN(end),
+            self.routing,
+            lambda: next(requests),
+            self._send,
+            self._deliver,
+            self.ends.append,
+            self.branches.append,
+            affinity=affinity,
+        )
+        self._version = 0
+        if streams:
+            self.learn(*streams)
+
+    def _send(self, address: str, message: Message) -> None:
+        assert isinstance(message, Scan)
+        self.sent.append((address, message))
+
+    def _deliver(self, chunk: Chunk) -> None:
+        self.delivered.append((chunk.glsn, chunk.count))
+
+    def learn(self, *streams: StreamInfo, hwm: int = 0) -> None:
+        self._version += 1
+        assert self.routing.update(metadata(self._version, *streams, hwm=hwm))
+        self.subscription.on_metadata(self.now)
+
+    def wants_metadata(self) -> bool:
+        return self.subscription.wants_metadata
+
+    def scan(self, lsid: int) -> tuple[str, Scan]:
+        """The read under way on a log stream, and whom it was sent to."""
+        return [(address, scan) for address, scan in self.sent if scan.lsid == lsid][-1]
+
+    def answer(self, lsid: int, *batches: StoredLine, complete_to: int) -> None:
+        _, scan = self.scan(lsid)
+        reply = ScanReply(scan.request, scan.lsid, 0, batches, GLSN(complete_to))
+        self.subscription.on_reply(reply, self.now)
+
+    def refuse(self, lsid: int, error: type[errors.VarlogError], first: int = 0) -> None:
+        _, scan = self.scan(lsid)
+        self.subscription.on_reply(ScanReply(scan.request, scan.lsid, error.code, first=GLSN(first)), self.now)
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.subscription.tick(self.now)
+
+
+def test_one_read_is_under_way_on_every_log_stream() -> None:
+    bench = Bench(stream(1, replicas=(1, 2)), stream(2, replicas=(3, 1)), begin=5)
+    assert [(address, scan.lsid, scan.glsn_begin, scan.wait) for address, scan in bench.sent] == [
+        ("sn/1", 1, 5, True),
+        ("sn/3", 2, 5, True),
+    ]
+    bench.pass_time(0.1)
+    assert len(bench.sent) == 2
+    bench.answer(1, stored(5, 2), complete_to=6)
+    assert bench.scan(1)[1].glsn_begin == 7
+    assert len(bench.sent) == 3
+
+
+def test_readers_spread_over_the_replicas() -> None:
+    addresses = [Bench(stream(1, replicas=(4, 5, 6)), affinity=a).scan(1)[0] for a in range(4)]
+    assert addresses == ["sn/4", "sn/5", "sn/6", "sn/4"]
+
+
+def test_rule11_entries_are_delivered_in_order_over_all_log_streams() -> None:
+    bench = Bench(stream(1), stream(2))
+    bench.answer(2, stored(3, 1), complete_to=4)
+    assert bench.delivered == []
+    assert Branch.RULE11_MERGE_WAITED in bench.branches
+    bench.answer(1, stored(1, 2), stored(4, 2), complete_to=5)
+    assert bench.delivered == [(1, 2), (3, 1), (4, 2)]
+    assert bench.subscription.next == 6
+
+
+def test_an_answer_that_was_given_up_is_not_taken() -> None:
+    bench = Bench(stream(1))
+    _, slow = bench.scan(1)
+    bench.pass_time(READ_TIMEOUT + 0.1)
+    bench.answer(1, stored(1, 1), complete_to=1)
+    bench.subscription.on_reply(ScanReply(slow.request, slow.lsid, 0, (stored(1, 1),), GLSN(1)), bench.now)
+    assert bench.delivered == [(1, 1)]
+
+
+def test_an_answer_for_a_log_stream_nobody_asked_is_not_taken() -> None:
+    bench = Bench(stream(1))
+    bench.subscription.on_reply(ScanReply(1, LogStreamID(9), 0, (stored(1, 1),), GLSN(1)), bench.now)
+    assert bench.delivered == []
+
+
+@pytest.mark.parametrize("error", [errors.Corrupt, errors.UnknownLogStream, errors.NotYet, errors.Poisoned])
+def test_a_replica_that_cannot_serve_is_left_for_the_next(error: type[errors.VarlogError]) -> None:
+    bench = Bench(stream(1, replicas=(1, 2, 3)))
+    asked = [bench.scan(1)[0]]
+    for _ in range(3):
+        bench.refuse(1, error)
+        bench.pass_time(READ_TIMEOUT / 2)
+        asked.append(bench.scan(1)[0])
+    assert asked == ["sn/1", "sn/2", "sn/3", "sn/1"]
+    bench.answer(1, stored(1, 1), complete_to=1)
+    assert bench.delivered == [(1, 1)]
+    assert bench.ends == []
+
+
+def test_a_silent_replica_is_left_for_the_next() -> None:
+    bench = Bench(stream(1, replicas=(1, 2, 3)))
+    bench.pass_time(READ_TIMEOUT)
+    assert len(bench.sent) == 1
+    bench.pass_time(0.1)
+    assert [address for address, _ in bench.sent] == ["sn/1", "sn/2"]
+    assert bench.scan(1)[1].glsn_begin == 1
+
+
+def test_a_replica_that_serves_is_kept() -> None:
+    bench = Bench(stream(1, replicas=(1, 2, 3)))
+    for glsn in (1, 2, 3):
+        bench.answer(1, stored(glsn, 1), complete_to=glsn)
+    assert {address for address, _ in bench.sent} == {"sn/1"}
+
+
+def test_L5_a_trimmed_position_ends_it_and_says_where_the_log_begins() -> None:
+    bench = Bench(stream(1), begin=3)
+    bench.refuse(1, errors.Trimmed, first=10)
+    (end,) = bench.ends
+    assert isinstance(end, errors.Trimmed)
+    assert end.first == 10
+    assert bench.subscription.ended
+    bench.pass_time(1.0)
+    bench.learn(stream(1), stream(2))
+    assert len(bench.sent) == 1
+    assert len(bench.ends) == 1
+
+
+def test_L5_a_trim_below_the_next_position_does_not_matter() -> None:
+    """The replica refused an older read of ours; meanwhile another log stream's entries have carried us past it."""
+    bench = Bench(stream(1), stream(2))
+    bench.answer(2, stored(1, 9), complete_to=9)
+    assert bench.delivered == [(1, 9)]
+    bench.refuse(1, errors.Trimmed, first=5)
+    assert bench.ends == []
+    bench.pass_time(READ_TIMEOUT / 2)
+    assert bench.scan(1)[1].glsn_begin == 10
+
+
+def test_rule11_a_gap_makes_it_refresh_metadata_and_find_the_new_log_stream() -> None:
+    bench = Bench(stream(1))
+    assert not bench.wants_metadata()
+    bench.answer(1, stored(3, 1), complete_to=3)
+    assert bench.delivered == []
+    assert bench.wants_metadata()
+    assert Branch.RULE11_GAP_REFRESHED in bench.branches
+    bench.learn(stream(1, last_glsn=3), stream(2, last_glsn=2), hwm=3)
+    assert bench.scan(2)[1].glsn_begin == 1
+    bench.answer(2, stored(1, 2), complete_to=3)
+    assert bench.delivered == [(1, 2), (3, 1)]
+
+
+def test_a_quiet_log_stream_does_not_hold_it_up() -> None:
+    bench = Bench(stream(1), stream(2))
+    bench.answer(1, stored(1, 4), complete_to=4)
+    bench.learn(stream(1, last_glsn=4), stream(2, last_glsn=0), hwm=4)
+    _, scan = bench.scan(2)
+    assert scan.glsn_begin == 1, "the read under way goes on"
+    bench.answer(2, complete_to=4)
+    assert bench.scan(2)[1].glsn_begin == 5
+
+
+def test_metadata_is_refreshed_now_and_then_while_it_waits() -> None:
+    bench = Bench(stream(1))
+    bench.pass_time(REFRESH_EVERY)
+    assert not bench.wants_metadata()
+    bench.pass_time(0.1)
+    assert bench.wants_metadata()
+
+
+def test_an_unknown_topic_is_waited_for() -> None:
+    bench = Bench(stream(7, tpid=2))
+    bench.pass_time(1.0)
+    assert bench.sent == []
+    assert bench.wants_metadata()
+
+
+def test_it_ends_at_its_end_position() -> None:
+    bench = Bench(stream(1), begin=2, end=5)
+    bench.answer(1, stored(1, 3), stored(4, 3), stored(7, 1), complete_to=7)
+    assert bench.delivered == [(2, 2), (4, 1)]
+    assert bench.ends == [None]
+    assert bench.subscription.ended
+    bench.pass_time(1.0)
+    assert len(bench.sent) == 1
+
+
+def test_it_ends_at_its_end_position_also_on_a_batch_boundary() -> None:
+    bench = Bench(stream(1), end=4)
+    bench.answer(1, stored(1, 3), complete_to=3)
+    assert bench.delivered == [(1, 3)]
+    assert bench.ends == [None]
+
+
+def test_a_read_after_what_is_buffered_begins_where_the_log_stream_is_complete() -> None:
+    bench = Bench(stream(1), stream(2))
+    bench.answer(1, stored(3, 1), complete_to=6)
+    assert bench.scan(1)[1].glsn_begin == 7
+    assert bench.delivered == []
