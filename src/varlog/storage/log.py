@@ -84,8 +84,8 @@ class LogStreamStorage:
         self._trim_glsn = GLSN(0)
         self._readable_end = FIRST_LLSN
         """What is stored below this is in the file."""
-        self._written = 0, 0
-        """The newest segment's number, and how far it is in its file."""
+        self._written: tuple[int, int | None] = 0, None
+        """The newest segment's number, and how far it is in its file; None if it is closed."""
 
         self._lock = threading.Lock()
         """Between staging and `take`, which may be on different threads."""
@@ -162,6 +162,7 @@ class LogStreamStorage:
         if recovery.trim is not None:
             self._trim_llsn, self._trim_glsn = recovery.trim.llsn, recovery.trim.glsn
         if recovery.corruption is not None:
+            self._written = recovery.last_closed, None
             return
         mark_file = open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
         try:

@@ -36,7 +36,7 @@ from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, UNFINISHED, publish
 from varlog.storage.reader import LogReader
 from varlog.storage.replay import Replay, UncommittedBatch, uncommitted_batch
 from varlog.storage.scan import FrameScan, Remains, remains
-from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
+from varlog.storage.segment import NO_FLOOR, ActiveSegment, Segment, parse_segment_name
 from varlog.storage.state import EMPTY, LogState
 from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamIdentity, StorageNodeID, Version
 
@@ -128,12 +128,13 @@ class Recovery:
             for entry in self._entries[:-1]:
                 self._read_footer(entry)
             self._read_newest()
-            self._apply_floors()
             self._check_trim()
+            self._apply_floors()
             uncommitted = self._uncommitted()
             local_lwm = self._local_lwm()
         except Corrupt as e:
             self.corruption = self.corruption or e
+            self._apply_floors()
         state = self.state
         if self.corruption is not None:
             state.end = state.committed_end
@@ -150,6 +151,11 @@ class Recovery:
             self._dropped_commit,
             self.corruption,
         )  # fmt: skip
+
+    @property
+    def last_closed(self) -> int:
+        """The number of the last segment that must be closed."""
+        return self._entries[-1].seq - 1 if self._entries else 0
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
@@ -217,6 +223,7 @@ class Recovery:
         self._newest = newest
         self.state = newest.replay.state
         self.segments.append(newest.replay.active.segment)
+        self._floors.append(newest.replay.active.floor)
         if self.corruption is not None:
             raise self.corruption
 
@@ -280,10 +287,8 @@ class Recovery:
 
     def _apply_floors(self) -> None:
         """A seal voids batches of earlier segments too."""
-        if self._newest is None:
-            return
-        floor = self._newest.replay.active.floor
-        for segment, own in zip(reversed(self.segments[:-1]), reversed(self._floors), strict=True):
+        floor = NO_FLOOR
+        for segment, own in zip(reversed(self.segments), reversed(self._floors), strict=True):
             segment.end = min(segment.end, floor)
             floor = min(floor, own)
 

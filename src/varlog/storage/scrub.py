@@ -21,8 +21,10 @@ from varlog.storage.segment import parse_segment_name
 from varlog.types import LogStreamIdentity
 
 
-def scrub(fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: int, end: int) -> Iterator[Corrupt]:
-    """Everything up to `end` of segment number `newest`, and the records beside the segments."""
+def scrub(
+    fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: int, end: int | None
+) -> Iterator[Corrupt]:
+    """Everything up to `end` of segment number `newest` (None if it is closed), and the records beside the segments."""
     try:
         record = trim.read_record(fs, directory, identity)
     except Corrupt as e:
@@ -48,7 +50,10 @@ def scrub(fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: i
 
 
 def _is_mark_whole(fs: FileSystem, directory: str) -> bool:
-    file = fs.open(f"{directory}/{MARK_NAME}")
+    path = f"{directory}/{MARK_NAME}"
+    if not fs.exists(path):
+        return True
+    file = fs.open(path)
     try:
         return fmt.decode_mark(file.pread(fmt.MARK_BYTES + 1, 0)) is not None
     finally:

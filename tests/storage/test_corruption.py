@@ -1,0 +1,293 @@
+"""Damage: a flipped bit in any byte of any file is reported, with the place, and never served or cut off."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Model, Owner, check_opened, options
+from varlog.errors import ConsistencyViolation, Corrupt, Trimmed, UnsupportedFormat, VarlogError, WrongIdentity
+from varlog.sim.disk import SimDisk
+from varlog.sim.medium import FileImage, Image
+from varlog.storage import format as fmt
+from varlog.storage.log import LogStreamStorage
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, StorageNodeID, Version
+
+SEGMENT_BYTES = 900
+
+
+def a_log(*, trimmed: bool = True) -> tuple[Image, Model]:
+    """A closed log of several segments with every kind of frame, void batches, and uncommitted ones at the end."""
+    disk = SimDisk()
+    owner = Owner(disk, options(SEGMENT_BYTES))
+    owner.unseal()
+    for _ in range(5):
+        owner.store(2, 30)
+    owner.append(1, 60)
+    owner.flush()
+    owner.seal()
+    owner.unseal()
+    for _ in range(4):
+        owner.store(1, 100)
+    if trimmed:
+        owner.trim(3)
+    owner.append(2, 30)
+    owner.append(1, 10)
+    owner.storage.close()
+    return disk.image(), owner.model
+
+
+def files_of(image: Image) -> dict[str, FileImage]:
+    """The files that hold anything."""
+    return {path: file for path, file in image.files.items() if file.data}
+
+
+def written_bytes(path: str, file: FileImage) -> int:
+    """Up to where the file was written; the rest of the newest segment is reserved space."""
+    return len(file.data.rstrip(b"\0")) if path.endswith(".seg") else file.size
+
+
+def open_image(image: Image) -> LogStreamStorage:
+    return LogStreamStorage.open(SimDisk.from_image(image), PATH, IDENTITY, options(SEGMENT_BYTES))
+
+
+def flipped(image: Image, path: str, offset: int, bit: int) -> SimDisk:
+    disk = SimDisk.from_image(image)
+    disk.flip_bit(path, offset, bit)
+    return disk
+
+
+def reports(storage: LogStreamStorage, model: Model) -> list[Corrupt]:
+    """Everything that opening, reading and scrubbing say; what is read on the way must be right."""
+    found = [storage.recovered.corruption] if storage.recovered.corruption is not None else []
+    expected = {glsn: stored.data for glsn, stored, _ in model.kept()}
+    seen: list[GLSN] = []
+    position = GLSN(model.trim_glsn + 1)
+    while position <= model.local_hwm:
+        try:
+            batches = storage.read(position, GLSN(EVERYTHING), 1)
+        except Corrupt as e:
+            found.append(e)
+            break
+        assert batches, "what is committed was answered as not there"
+        for one in batches:
+            assert bytes(one.batch) == expected[one.glsn]
+            seen.append(one.glsn)
+            position = GLSN(one.glsn + one.count)
+    assert seen == list(expected)[: len(seen)]
+    found.extend(storage.scrub())
+    return found
+
+
+def test_the_log_of_these_tests_is_worth_damaging() -> None:
+    image, model = a_log()
+    storage = open_image(image)
+    check_opened(storage, model)
+    assert not list(storage.scrub())
+    segments = [path for path in files_of(image) if path.endswith(".seg")]
+    assert len(segments) >= 3
+    assert len(files_of(image)) == len(segments) + 2
+
+
+def test_rule15_a_flipped_bit_in_any_byte_is_reported_with_its_place() -> None:
+    image, model = a_log()
+    flips = 0
+    for path, file in files_of(image).items():
+        name = path.rpartition("/")[2]
+        for offset in range(written_bytes(path, file)):
+            disk = flipped(image, path, offset, (offset + flips) % 8)
+            before = disk.image()
+            storage = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+            if name != "synced":  # a mark is rewritten by opening; a damaged one proves nothing and harms nothing
+                found = reports(storage, model)
+                assert found, f"bit {offset % 8} of byte {offset} of {name} was flipped unnoticed"
+                assert all(one.segment == name and one.offset <= offset for one in found)
+            if storage.recovered.corruption is not None:
+                assert disk.image() == before, "damage was not left as it is"
+            flips += 1
+    assert flips > 3000
+
+
+def test_rule15_a_flipped_bit_is_reported_while_the_log_is_open() -> None:
+    """Damage that comes after opening: found by reading or by scrubbing, the mark included."""
+    image, model = a_log()
+    for path, file in files_of(image).items():
+        name = path.rpartition("/")[2]
+        for offset in range(0, written_bytes(path, file), 7):
+            disk = SimDisk.from_image(image)
+            storage = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+            disk.flip_bit(path, offset, offset % 8)
+            found = reports(storage, model)
+            assert found, f"byte {offset} of {name} was flipped unnoticed"
+            assert all(one.segment == name for one in found)
+
+
+def test_rule15_damage_below_a_later_frame_is_corruption_even_without_the_mark() -> None:
+    """A power loss may take the mark; then every frame but those of the last synced group is still protected."""
+    image, model = a_log(trimmed=False)
+    marked = {path: file for path, file in image.files.items() if not path.endswith("synced")}
+    unmarked = Image(image.directories, marked)
+    newest = max(path for path in marked if path.endswith(".seg"))
+    end = written_bytes(newest, marked[newest])
+    last_group = end - sum(fmt.FRAME_HEADER_BYTES + len(b.data) for b in model.uncommitted)
+    for offset in range(0, last_group, 3):
+        storage = LogStreamStorage.open(
+            flipped(unmarked, newest, offset, 5), PATH, IDENTITY, options(SEGMENT_BYTES)
+        )  # fmt: skip
+        assert storage.recovered.corruption is not None
+        assert reports(storage, model)
+
+
+def test_wider_damage_is_reported_too() -> None:
+    """Zeroed, overwritten and cut files: whatever happens to synced bytes."""
+    image, model = a_log()
+    rng = random.Random(1)
+    for path, file in files_of(image).items():
+        size = written_bytes(path, file)
+        if not path.endswith(".seg"):
+            continue
+        for _ in range(60):
+            begin = rng.randrange(size)
+            length = rng.randint(1, 300)
+            junk = rng.choice((bytes(length), rng.randbytes(length)))[: size - begin]
+            data = file.data[:begin] + junk + file.data[begin + len(junk) :]
+            if data[:size] == file.data[:size]:
+                continue
+            damaged = Image(image.directories, {**image.files, path: FileImage(data, file.size)})
+            assert reports(open_image(damaged), model), (path, begin, length)
+        for cut in range(0, size, 61):
+            damaged = Image(image.directories, {**image.files, path: FileImage(file.data[:cut], cut)})
+            assert reports(open_image(damaged), model), (path, cut)
+
+
+def test_a_missing_segment_is_corruption() -> None:
+    image, model = a_log()
+    segments = sorted(path for path in files_of(image) if path.endswith(".seg"))
+    for gone in segments:
+        files = {path: file for path, file in image.files.items() if path != gone}
+        storage = open_image(Image(image.directories, files))
+        assert storage.recovered.corruption is not None
+        assert storage.recovered.corruption.segment.startswith(gone.rpartition("/")[2][:10])
+        assert reports(storage, model)
+    files = {path: file for path, file in image.files.items() if path not in segments}
+    assert open_image(Image(image.directories, files)).recovered.corruption is not None
+
+
+def test_a_segment_under_another_number_is_corruption() -> None:
+    image, model = a_log(trimmed=False)
+    segments = sorted(path for path in files_of(image) if path.endswith(".seg"))
+    files = dict(image.files)
+    files[segments[0]], files[segments[1]] = files[segments[1]], files[segments[0]]
+    assert reports(open_image(Image(image.directories, files)), model)
+    files = {**image.files, f"{PATH}/0000000002-{7:020d}.seg": image.files[segments[1]]}
+    assert reports(open_image(Image(image.directories, files)), model)
+
+
+def test_a_corrupt_log_is_served_below_the_damage_and_takes_nothing() -> None:
+    image, model = a_log(trimmed=False)
+    segments = sorted(path for path in files_of(image) if path.endswith(".seg"))
+    size = image.files[segments[1]].size
+    disk = flipped(image, segments[1], size - 1, 0)
+    before = disk.image()
+    storage = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+    corruption = storage.recovered.corruption
+    assert corruption is not None
+    assert corruption.offset == size - fmt.FOOTER_BYTES
+    assert storage.read(GLSN(1), GLSN(2), 1)[0].glsn == 1
+    with pytest.raises(Corrupt):
+        storage.read(model.local_hwm, GLSN(EVERYTHING), 1)
+    with pytest.raises(Corrupt):
+        list(storage.commit_contexts(Version(0)))
+    storage.stage_seal(Epoch(99), model.end)
+    storage.stage_unseal(Epoch(99), (), StorageNodeID(0))
+    storage.stage_trim(LLSN(2), GLSN(1), Version(1), Epoch(1))
+    assert not storage.staged
+    with pytest.raises(Corrupt):
+        storage.take()
+    with pytest.raises(Trimmed):
+        storage.read(GLSN(1), GLSN(2), 1)
+    storage.close()
+    assert disk.image() == before
+
+
+def test_a_frame_that_does_not_follow_is_corruption() -> None:
+    """A whole, chained frame that the state does not allow: no torn write makes one."""
+    disk = SimDisk()
+    owner = Owner(disk, options(4096))
+    owner.store()
+    cc = CommitContext(Version(9), Epoch(0), GLSN(50), GLSN(2), LLSN(3), GLSN(3), 48, 0)
+    with pytest.raises(ConsistencyViolation):
+        owner.storage.stage_commit(cc)
+    active = owner.storage._active
+    assert active is not None
+    offset = active.offset
+    frame = active.frame(fmt.FrameKind.COMMIT, fmt.encode_commit(cc), cc.llsn_begin, cc.epoch)
+    file = disk.open(f"{PATH}/{active.name}")
+    file.pwritev([frame], offset)
+    file.fdatasync()
+    disk.kill()
+    storage = owner.reopen()
+    assert storage.recovered.corruption is not None
+    assert storage.recovered.corruption.offset == offset
+    assert storage.recovered.committed_llsn_end == 3
+
+
+@pytest.mark.parametrize("field", range(4))
+def test_files_of_another_log_stream_are_refused_untouched(field: int) -> None:
+    image, _ = a_log()
+    other = LogStreamIdentity._make(9 if i == field else number for i, number in enumerate(IDENTITY))
+    disk = SimDisk.from_image(image)
+    with pytest.raises(WrongIdentity):
+        LogStreamStorage.open(disk, PATH, other, options(SEGMENT_BYTES))
+    assert disk.image() == image
+    image, _ = a_log(trimmed=False)
+    disk = SimDisk.from_image(image)
+    with pytest.raises(WrongIdentity):
+        LogStreamStorage.open(disk, PATH, other, options(SEGMENT_BYTES))
+    assert disk.image() == image
+
+
+def test_one_segment_of_another_log_stream_is_refused_untouched() -> None:
+    image, _ = a_log(trimmed=False)
+    disk = SimDisk()
+    other = LogStreamIdentity._make(number + 1 for number in IDENTITY)
+    LogStreamStorage.create(disk, PATH, other, options(SEGMENT_BYTES)).close()
+    foreign = disk.image().files[f"{PATH}/{1:010d}-{1:020d}.seg"]
+    newest = max(path for path in files_of(image) if path.endswith(".seg"))
+    parsed = fmt.decode_segment_header(image.files[newest].data[: fmt.SEGMENT_HEADER_BYTES])
+    assert parsed is not None
+    header = fmt.encode_segment_header(other, parsed.seq, parsed.first_llsn, 1)
+    files = {**image.files, newest: FileImage(header + foreign.data[len(header) :], foreign.size)}
+    disk = SimDisk.from_image(Image(image.directories, files))
+    before = disk.image()
+    with pytest.raises(WrongIdentity):
+        LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+    assert disk.image() == before
+
+
+def test_files_of_a_newer_release_are_refused_untouched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Header, footer and trim record, each written as the next release would."""
+    current, _ = a_log()
+    with monkeypatch.context() as patch:
+        patch.setattr(fmt, "FORMAT", fmt.FORMAT + 1)
+        newer, _ = a_log()
+    for path in files_of(current):
+        disk = SimDisk.from_image(Image(current.directories, {**current.files, path: newer.files[path]}))
+        before = disk.image()
+        with pytest.raises(UnsupportedFormat, match="upgrade"):
+            LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+        assert disk.image() == before
+
+
+def test_opening_any_garbage_raises_nothing_but_typed_errors() -> None:
+    image, _ = a_log()
+    rng = random.Random(2)
+    for path in image.files:
+        for size in (0, 1, 63, 64, 200, 1000):
+            files = {**image.files, path: FileImage(rng.randbytes(size), size)}
+            try:
+                storage = open_image(Image(image.directories, files))
+            except VarlogError:
+                continue
+            list(storage.scrub())
