@@ -40,7 +40,9 @@ MAX_TOPICS: Final = 4096
 MAX_LOG_STREAMS: Final = 16384
 MAX_REPLICAS: Final = 7
 MAX_LOG_STREAMS_PER_NODE: Final = 1024
-MAX_CUT_HISTORY: Final = 65536
+MAX_CUTS_HELD: Final = 4096
+"""Of one log stream, while a replica does not have them on disk; beyond it the log stream gets no more cuts."""
+MAX_TOPIC_NAME: Final = 255
 MAX_PENDING_DECISIONS: Final = 1024
 MAX_CUTS_PER_REPLY: Final = 1024
 METADATA_VALUE_BYTES: Final = 8 * MIB

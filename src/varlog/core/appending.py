@@ -86,7 +86,7 @@ DEFAULT_OPTIONS: Final = WriterOptions()
 
 
 class _Operation:
-    __slots__ = ("attempts", "batch", "deadline", "entries", "horizon", "id", "sequence", "unresolved")
+    __slots__ = ("attempts", "batch", "deadline", "entries", "horizon", "id", "requests", "sequence", "unresolved")
 
     def __init__(self, id_: int, entries: Seq[bytes], deadline: float) -> None:
         self.id = id_
@@ -95,7 +95,7 @@ class _Operation:
         self.sequence = Sequence(0)
         self.batch = b""
         self.horizon = LLSN(0)
-        self.attempts = 0
+        self.requests: list[int] = []
         self.unresolved: set[Epoch] = set()
         """Epochs of attempts whose fate on the present log stream is not known."""
 
@@ -150,8 +150,10 @@ class Writer:
         return len(self._queue) + len(self._sent)
 
     def append(self, id_: int, entries: Seq[bytes], deadline: float, now: float) -> None:
-        """Append a batch; its outcome is told to `settle`."""
-        self._queue.append(_Operation(id_, entries, deadline))
+        """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
+        op = _Operation(id_, entries, deadline)
+        self._number(op, now)
+        self._queue.append(op)
         self._pump(now)
 
     def on_metadata(self, now: float) -> None:
@@ -191,22 +193,23 @@ class Writer:
             op = self._queue.popleft()
             if not self._sent:
                 self._resend_at = now + self._options.attempt_timeout
-            if not op.sequence:
-                self._number(op, now)
             op.horizon = max(stream.llsn_end, self._known_end.get(stream.lsid, LLSN(0)))
             self._sent.append(op)
-            prev = self._sent[-2].sequence if len(self._sent) > 1 else self._last_on.get(stream.lsid, Sequence(0))
+            prev = self._last_on.get(stream.lsid, Sequence(0))
+            if len(self._sent) > 1:
+                prev = max(prev, self._sent[-2].sequence)
             self._attempt(op, stream, stream.epoch, prev, stream.primary)
 
     def _number(self, op: _Operation, now: float) -> None:
-        self._sequence = op.sequence = Sequence(self._sequence + 1)
+        sequence = Sequence(self._sequence + 1)
         op.batch = batch.encode(
             op.entries,
             writer_id=self.writer_id,
-            sequence=op.sequence,
+            sequence=sequence,
             timestamp=int(now * 1_000_000),
             codec=self._options.codec,
         )
+        self._sequence = op.sequence = sequence
 
     def _choose(self) -> None:
         """Stay on the log stream while it can be used, and while anything sent there is undecided."""
@@ -218,6 +221,7 @@ class Writer:
         chosen = self._routing.choose(self._tpid, self.writer_id)
         if chosen is not None:
             self._lsid = chosen.lsid
+            self._attempts.clear()  # all decided: what is still said of them says nothing of the next log stream
             self._queue.extendleft(reversed(self._sent))
             self._sent.clear()
 
@@ -232,15 +236,15 @@ class Writer:
             if takes_appends(stream):
                 self._attempt(op, stream, stream.epoch, prev, stream.primary)
             elif op.unresolved:
-                node = stream.replicas[op.attempts % len(stream.replicas)]
+                node = stream.replicas[len(op.requests) % len(stream.replicas)]
                 self._attempt(op, stream, max(op.unresolved), prev, node)
-            prev = op.sequence
+            prev = max(prev, op.sequence)
 
     def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
         self._requests += 1
+        op.requests.append(self._requests)
         follows_settled = prev == self._last_on.get(stream.lsid, Sequence(0))
         self._attempts[self._requests] = _Attempt(op, epoch, follows_settled)
-        op.attempts += 1
         op.unresolved.add(epoch)
         append = Append(self._requests, stream.lsid, epoch, prev, op.horizon, op.batch)
         self._send(node_address(node), append)
@@ -258,7 +262,7 @@ class Writer:
         elif reply.code == errors.DidNotHappen.code:
             op.unresolved = {e for e in op.unresolved if e > epoch}
             self._on_negative(op, reply.code, now)
-        elif reply.code in _REFUSED_FOR_GOOD:
+        elif reply.code in _REFUSED_FOR_GOOD and len(op.requests) == 1:
             op.unresolved.clear()
             self._finish(op, Rejected(reply.code))
             self._pump(now)
@@ -293,6 +297,8 @@ class Writer:
 
     def _finish(self, op: _Operation, outcome: Outcome) -> None:
         self._sent.remove(op)
+        for request in op.requests:
+            self._attempts.pop(request, None)
         self._settle(op.id, outcome)
 
     def _expire(self, now: float) -> None:
@@ -312,7 +318,7 @@ class Writer:
         self._lsid = None
         self._queue.extendleft(reversed([op for op in sent if not op.unresolved]))
         for op in self._queue:
-            op.sequence = Sequence(0)
+            self._number(op, now)
         for op in sent:
             if op.unresolved:
                 self._settle(op.id, Undecided())

@@ -1,7 +1,8 @@
 """What the metadata repository may decide: a request and the present state in, an entry or a typed refusal out.
 
 Each function answers one request. It returns the entry to be made, or an `Already` where the state is what the request
-asks for, so that every request can be repeated safely after a lost answer. A refusal changes nothing.
+asks for, so that a request can be repeated safely after a lost answer. (Those that give out an id give out another
+one; a log stream left in CREATING is aborted by whoever finds it.) A refusal changes nothing.
 """
 
 from __future__ import annotations
@@ -95,6 +96,9 @@ def unseal(state: MetadataState, request: UnsealStream) -> Decision:
         return ALREADY
     if stream.status is not StreamStatus.SEALED or stream.epoch != request.epoch:
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} in epoch {stream.epoch}")
+    least = state.topics[stream.tpid].min_replicas
+    if len(request.replicas) < least:
+        raise errors.InvalidArgument(f"log stream {stream.lsid} runs on at least {least} replicas")
     if not set(request.replicas) <= set(stream.replicas):
         raise errors.Conflict(f"log stream {stream.lsid} has its replicas on {stream.replicas}")
     return m.StreamUnsealing(stream.lsid, Epoch(stream.epoch + 1), request.replicas, request.primary)
@@ -119,6 +123,8 @@ def trim(state: MetadataState, request: TrimTopic) -> Decision:
 
 
 def create_topic(state: MetadataState, request: CreateTopic) -> Decision:
+    if not 1 <= len(request.name) <= limits.MAX_TOPIC_NAME:
+        raise errors.InvalidArgument(f"a topic's name has 1 to {limits.MAX_TOPIC_NAME} characters")
     for topic in state.topics.values():
         if topic.name == request.name:
             raise errors.AlreadyExists(f"topic {request.name!r} exists already")
@@ -147,6 +153,9 @@ def register_stream(state: MetadataState, request: RegisterStream) -> Decision:
         if stream.replicas == request.replicas and stream.status is not StreamStatus.ABORTED:
             return ALREADY
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} already")
+    wanted = state.topics[stream.tpid].replication_factor
+    if len(request.replicas) != wanted:
+        raise errors.InvalidArgument(f"log stream {stream.lsid} has {wanted} replicas, not {len(request.replicas)}")
     load = dict.fromkeys(request.replicas, 0)
     for other in state.streams.values():
         for snid in other.replicas:

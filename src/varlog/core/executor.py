@@ -208,8 +208,7 @@ class LogStreamExecutor:
 
     def _append_new(self, source: Address, message: Append, header: BatchHeader, now: float) -> None:
         batch = message.batch
-        full = len(self._pending) >= limits.MAX_UNCOMMITTED_BATCHES
-        if full or self._pending_bytes + len(batch) > limits.MAX_UNCOMMITTED_BYTES:
+        if self._is_full(len(batch)):
             self._refuse(source, message, errors.Busy)
             return
         stored = self._store(message.prev_sequence, header, batch)
@@ -217,6 +216,12 @@ class LogStreamExecutor:
         if self._backups is not None:
             stored.batch = batch
             self._backups.replicate(stored, now)
+
+    def _is_full(self, size: int) -> bool:
+        return (
+            len(self._pending) >= limits.MAX_UNCOMMITTED_BATCHES
+            or self._pending_bytes + size > limits.MAX_UNCOMMITTED_BYTES
+        )
 
     def _store(self, prev_sequence: Sequence, header: BatchHeader, batch: bytes) -> Pending:
         writer_id, sequence, count = WriterID(header.writer_id), Sequence(header.sequence), header.count
@@ -281,8 +286,8 @@ class LogStreamExecutor:
     def _wait_for(self, llsn: LLSN, source: Address, request: int) -> None:
         for pending in self._pending:
             if pending.llsn == llsn:
-                if (source, request) not in pending.waiters:
-                    pending.waiters.append((source, request))
+                pending.waiters = [w for w in pending.waiters if w[0] != source]
+                pending.waiters.append((source, request))
                 return
 
     def _refuse(self, source: Address, message: Append, error: type[errors.VarlogError]) -> None:
@@ -295,25 +300,30 @@ class LogStreamExecutor:
 
     def on_replicate(self, source: Address, message: Replicate, header: BatchHeader) -> None:
         """A batch from the primary: taken only in the same epoch and exactly at the end (O1)."""
-        accepted = message.epoch == self.epoch and self.accepts_appends and self.primary != self.snid
-        if accepted and message.llsn == self.end:
-            self._store(message.prev_sequence, header, message.batch)
-            return  # acknowledged when it is durable
-        if not (message.epoch == self.epoch and self._promise is not None):
-            self._send_ack(source, accepted)
+        if message.epoch != self.epoch or self.state is not RUNNING or self.primary == self.snid or not self.healthy:
+            self.refuse_replicate(source, message)
+        elif self._promise is not None or self._is_full(len(message.batch)):
+            return  # the primary sends it again, or gives up
+        elif message.llsn == self.end:
+            self._store(message.prev_sequence, header, message.batch)  # acknowledged when it is durable
+        else:
+            self._send_ack(source)
 
-    def _send_ack(self, address: Address, accepted: bool) -> None:
-        ack = ReplicateAck(self.lsid, self.snid, self.epoch, accepted, self.end, self.durable_end)
-        self._send(address, ack)
+    def refuse_replicate(self, source: Address, message: Replicate) -> None:
+        """Tell the primary of that epoch that this replica does not follow it."""
+        self._send(source, ReplicateAck(self.lsid, self.snid, message.epoch, False, self.end, self.durable_end))
+
+    def _send_ack(self, address: Address) -> None:
+        self._send(address, ReplicateAck(self.lsid, self.snid, self.epoch, True, self.end, self.durable_end))
 
     def on_replicate_ack(self, message: ReplicateAck, now: float) -> None:
         """A backup says how far it is, or that it does not follow (M7)."""
         backups = self._backups
-        if backups is None or self.state is not RUNNING or message.snid not in backups.snids:
+        if backups is None or self.state is not RUNNING or message.epoch != self.epoch:
             return
-        if message.accepted and message.epoch == self.epoch:
+        if message.accepted:
             backups.acknowledged(message, now)
-        elif not message.accepted and message.epoch >= self.epoch:
+        else:
             self._observe(Branch.M7_BACKUP_REFUSED)
             self.seal_self()
 
@@ -350,7 +360,7 @@ class LogStreamExecutor:
             self.durable_end = end
             self.changed = True
         if self.state is RUNNING and self.primary != self.snid:
-            self._send_ack(node_address(self.primary), True)
+            self._send_ack(node_address(self.primary))
 
     def _on_promise_durable(self) -> None:
         # File order makes the record a barrier: every batch staged before it is durable too.
@@ -376,8 +386,8 @@ class LogStreamExecutor:
             return False
         if cc.llsn_end <= self.committed_end:
             return True  # committing again what is committed is harmless (B10)
-        if cc.llsn_begin > self.committed_end:
-            return False
+        if cc.llsn_begin > self.committed_end or cc.epoch > self.epoch:
+            return False  # what is missing, or was written without this replica, must be copied
         invariants.require(
             Invariant.EQUAL_PREFIXES,
             cc.llsn_begin == self.committed_end,
@@ -477,6 +487,7 @@ class LogStreamExecutor:
             self.committed_end <= message.llsn_end,
             f"log stream {self.lsid}: sealed at {message.llsn_end}, but {self.committed_end} is committed here",
         )
+        self.trim(message.trim)
         if message.epoch > self.epoch:
             self._promise_seal(message.epoch, message.llsn_end)
         else:
@@ -553,6 +564,7 @@ class LogStreamExecutor:
             self._observe(Branch.RULE2_UNSEAL_REFUSED)
             self._reply(source, message.request, errors.StaleEpoch.code)
             return
+        self.trim(message.trim)
         self.epoch = message.epoch
         self.replicas, self.primary = members
         self.seal_point = None

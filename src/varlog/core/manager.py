@@ -28,7 +28,7 @@ from varlog.core.messages import (
     Unseal,
     UnsealStream,
 )
-from varlog.types import Epoch, ReplicaState, StorageNodeID, StreamStatus
+from varlog.types import GLSN, Epoch, ReplicaState, StorageNodeID, StreamStatus
 
 ChoosePrimary = Callable[[StreamInfo], StorageNodeID]
 
@@ -54,14 +54,15 @@ def reconcile(
 ) -> list[Step]:
     """The next steps for every log stream. `infos` holds the nodes that answered lately."""
     steps: list[Step] = []
+    trims = {topic.tpid: topic.trim for topic in metadata.topics}
     for stream in metadata.streams:
         replicas = _replicas(stream, infos)
         if stream.status is StreamStatus.RUNNING:
             steps.extend(_watch(stream, replicas, request))
         elif stream.status is StreamStatus.SEALED:
-            steps.extend(_complete(stream, replicas, request, choose_primary))
+            steps.extend(_complete(stream, replicas, request, trims[stream.tpid], choose_primary))
         elif stream.status is StreamStatus.UNSEALING:
-            steps.extend(_unseal(stream, replicas, request))
+            steps.extend(_unseal(stream, replicas, request, trims[stream.tpid]))
     return steps
 
 
@@ -94,6 +95,7 @@ def _complete(
     stream: StreamInfo,
     replicas: Mapping[StorageNodeID, ReplicaInfo],
     request: Callable[[], int],
+    trim: GLSN,
     choose_primary: ChoosePrimary,
 ) -> Iterator[Step]:
     """A sealed log stream: tell every replica the seal point, and when all have reached it, begin to unseal."""
@@ -104,7 +106,7 @@ def _complete(
             ready += 1
         elif not sealed and replica.epoch <= stream.epoch:
             why = f"log stream {stream.lsid}: node {snid} is to seal at LLSN {stream.llsn_end}"
-            seal = Seal(request(), stream.lsid, stream.epoch, stream.llsn_end)
+            seal = Seal(request(), stream.lsid, stream.epoch, stream.llsn_end, trim)
             yield Step(node_address(snid), seal, why)
     if ready == len(stream.replicas):
         primary = choose_primary(stream)
@@ -114,7 +116,7 @@ def _complete(
 
 
 def _unseal(
-    stream: StreamInfo, replicas: Mapping[StorageNodeID, ReplicaInfo], request: Callable[[], int]
+    stream: StreamInfo, replicas: Mapping[StorageNodeID, ReplicaInfo], request: Callable[[], int], trim: GLSN
 ) -> Iterator[Step]:
     """An unsealing log stream: backups first, primary last; one that cannot follow makes it seal again."""
     waiting = []
@@ -132,7 +134,7 @@ def _unseal(
             waiting.append(snid)
         else:
             why = f"log stream {stream.lsid}: node {snid} is to seal at LLSN {stream.llsn_end} before it can run"
-            seal = Seal(request(), stream.lsid, Epoch(stream.epoch - 1), stream.llsn_end)
+            seal = Seal(request(), stream.lsid, Epoch(stream.epoch - 1), stream.llsn_end, trim)
             yield Step(node_address(snid), seal, why)
             return
     if len(replicas) < len(stream.replicas):
@@ -141,7 +143,7 @@ def _unseal(
     for snid in backups or waiting:
         role = "primary" if snid == stream.primary else "backup"
         why = f"log stream {stream.lsid}: node {snid} is to run as {role} in epoch {stream.epoch}"
-        unseal = Unseal(request(), stream.lsid, stream.epoch, stream.replicas, stream.primary)
+        unseal = Unseal(request(), stream.lsid, stream.epoch, stream.replicas, stream.primary, trim)
         yield Step(node_address(snid), unseal, why)
     if not waiting:
         why = f"log stream {stream.lsid}: all replicas run in epoch {stream.epoch}"

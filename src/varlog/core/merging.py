@@ -49,8 +49,8 @@ class GlsnMerge:
     def complete_to(self, lsid: LogStreamID) -> GLSN:
         return self._sources[lsid].complete_to
 
-    def buffered(self, lsid: LogStreamID) -> int:
-        return len(self._sources[lsid].chunks)
+    def buffered_bytes(self, lsid: LogStreamID) -> int:
+        return sum(len(chunk.stored[6]) for chunk in self._sources[lsid].chunks)
 
     def offer(self, lsid: LogStreamID, batches: tuple[StoredLine, ...], complete_to: GLSN) -> None:
         """What a log stream holds from its `complete_to` on, up to and including the new one."""
@@ -83,11 +83,14 @@ class GlsnMerge:
                 return delivered
 
     @property
+    def blocked(self) -> bool:
+        """Some log stream is known to be past the next position, and it cannot be delivered."""
+        return any(self._passed(source) for source in self._sources.values())
+
+    @property
     def gap(self) -> bool:
         """Every log stream is complete at the next position and none has it."""
-        return all(s.complete_to >= self.next and not s.chunks for s in self._sources.values()) or (
-            bool(self._sources) and all(self._passed(s) for s in self._sources.values())
-        )
+        return all(self._passed(source) for source in self._sources.values())
 
     def _passed(self, source: _Source) -> bool:
         if source.chunks:

@@ -18,6 +18,7 @@ import msgspec
 from varlog.types import (
     GLSN,
     LLSN,
+    CommitContext,
     Epoch,
     LogStreamID,
     ReplicaState,
@@ -32,8 +33,6 @@ from varlog.types import (
 Range = tuple[int, int, int, int, int]
 ReportLine = tuple[int, int, int, int, int, bool]
 StoredLine = tuple[int, int, int, int, int, int, bytes]
-CutLine = tuple[int, int, int, int, int, int, int, int]
-"""The eight fields of a CommitContext."""
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -105,11 +104,12 @@ class Replicate(Message, frozen=True):
 
 
 class ReplicateAck(Message, frozen=True):
-    """How far a backup has the log; `accepted` is False if it is not running in that epoch."""
+    """How far a backup has the log; `accepted` is False if it is not running in the epoch it was sent a batch of."""
 
     lsid: LogStreamID
     snid: StorageNodeID
     epoch: Epoch
+    """Of the batch this answers."""
     accepted: bool
     received_end: LLSN
     durable_end: LLSN
@@ -182,11 +182,11 @@ class FetchCuts(Message, frozen=True):
 
 
 class Cuts(Message, frozen=True):
+    """The cuts that are still known, oldest first. What came before them, if the asker lacks it, can only be copied
+    from another replica."""
+
     lsid: LogStreamID
-    after: Version
-    cuts: tuple[CutLine, ...]
-    complete: bool
-    """False if history after `after` was dropped: what is missing can only be copied from another replica."""
+    cuts: tuple[CommitContext, ...]
 
 
 # Manager and storage node
@@ -223,6 +223,7 @@ class Seal(Message, frozen=True):
     lsid: LogStreamID
     epoch: Epoch
     llsn_end: LLSN
+    trim: GLSN
 
 
 class Unseal(Message, frozen=True):
@@ -231,6 +232,7 @@ class Unseal(Message, frozen=True):
     epoch: Epoch
     replicas: tuple[StorageNodeID, ...]
     primary: StorageNodeID
+    trim: GLSN
 
 
 class ReplicaReply(Message, frozen=True):

@@ -7,7 +7,7 @@ and reports accumulate into the next cut. Only when the store has answered is an
 and answered to whoever asked for it. An unknown outcome is settled by reading the store again before anything else.
 
 How the state is kept: `version`, one `entry/<version>` for each entry, and every so often a `snapshot` of the whole
-state; old entries are deleted once the snapshot holds them and, for a cut, enough replicas have it on disk (rule 4).
+state and of the cuts that some replica does not have on disk yet (rule 4). What the snapshot holds is deleted.
 
 Nothing is sent when nothing changes. What a node may have missed it learns from the answer to its keep-alive (rule 5).
 """
@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
@@ -47,7 +49,7 @@ from varlog.core.messages import (
     TrimTopic,
     UnsealStream,
 )
-from varlog.core.metastate import AnyEntry, Cut, CutHistory, MetadataState
+from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState
 from varlog.core.store import (
     LEADER_KEY,
     Committed,
@@ -63,7 +65,7 @@ from varlog.core.store import (
     encode_term,
 )
 from varlog.core.tally import Tallies
-from varlog.errors import StoreUnavailable
+from varlog.errors import OutcomeUnknown
 from varlog.types import LLSN, LogStreamID, StorageNodeID, Term, TopicID, Version
 
 VERSION_KEY: Final = "version"
@@ -123,7 +125,7 @@ class MetadataRepository:
         self.role = Role.FOLLOWING
         self.term = Term(0)
         self.state = MetadataState()
-        self.history = CutHistory()
+        self.history = CutHistory(self.state.streams, {})
         self._tallies = Tallies(observe)
         self._nodes: dict[StorageNodeID, _Node] = {}
         self._hosts: dict[TopicID, set[StorageNodeID]] = {}
@@ -133,7 +135,7 @@ class MetadataRepository:
         self._tails_read: list[tuple[int, GetTail, Address]] = []
         self._write: _Write | None = None
         self._stalled: Callable[[], None] | None = None
-        self._entries: deque[tuple[Version, bool]] = deque()
+        self._entries: deque[Version] = deque()
         self._snapshot_version = Version(0)
         self._leader_revision = 0
         self._version_revision = 0
@@ -181,25 +183,23 @@ class MetadataRepository:
         if kvs[LEADER_KEY].revision != self._leader_revision:
             self._step_down()
             return
-        snapshot = kvs.get(SNAPSHOT_KEY)
-        self.state = MetadataState.decode(snapshot.value) if snapshot is not None else MetadataState()
+        saved = Checkpoint(MetadataState(), {})
+        if SNAPSHOT_KEY in kvs:
+            saved = Checkpoint.decode(kvs[SNAPSHOT_KEY].value)
+        self.state = saved.state
+        self.history = CutHistory(self.state.streams, saved.held)
         self._snapshot_version = self.state.version
         self._version_revision = kvs[VERSION_KEY].revision if VERSION_KEY in kvs else 0
-        self.history = CutHistory()
         self._entries.clear()
         for key in sorted(key for key in kvs if key.startswith(ENTRY_PREFIX)):
             version = Version(int(key[len(ENTRY_PREFIX) :], 16))
-            self._replay(version, _decode_entry(kvs[key].value))
-        first = self._entries[0][0] if self._entries else self.state.version + 1
-        self.history.dropped_to = Version(first - 1)
+            self._entries.append(version)
+            if version > self._snapshot_version:
+                entry = _decode_entry(kvs[key].value)
+                self.state.apply(version, entry)
+                if isinstance(entry, Cut):
+                    self.history.add(version, entry)
         self._begin()
-
-    def _replay(self, version: Version, entry: AnyEntry) -> None:
-        if version > self.state.version:
-            self.state.apply(version, entry)
-        self._entries.append((version, isinstance(entry, Cut)))
-        if isinstance(entry, Cut):
-            self.history.add(version, entry)
 
     def _begin(self) -> None:
         """Lead. Nothing that was reported to a leader before counts; nodes are told anew."""
@@ -315,10 +315,8 @@ class MetadataRepository:
         self._send(node_address(report.snid), snapshot)
 
     def _on_fetch_cuts(self, message: FetchCuts) -> None:
-        contexts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
-        complete = message.after >= self.history.dropped_to
-        lines = tuple(tuple(map(int, cc)) for cc in contexts)
-        self._send(node_address(message.snid), Cuts(message.lsid, message.after, lines, complete))  # type: ignore[arg-type]
+        cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
+        self._send(node_address(message.snid), Cuts(message.lsid, tuple(cuts)))
 
     def metadata(self, request: int) -> Metadata:
         """The present state, for whoever wants to know."""
@@ -388,97 +386,69 @@ class MetadataRepository:
                 self._answer(asked)
             else:
                 self._submit(decision, asked)
-        if self.role is Role.LEADING and self._write is None and self._may_cut():
-            cut = self._tallies.cut(self.state, max(self.state.time, int(self._now * 1_000_000)))
+        if self.role is Role.LEADING and self._write is None:
+            time = max(self.state.time, int(self._now * 1_000_000))
+            cut = self._tallies.cut(self.state, time, self.history.is_full)
             if cut is not None:
                 self._tallies.require_durable(cut)
                 self._submit(cut, None)
-
-    def _may_cut(self) -> bool:
-        """History is bounded: with too many cuts that nobody has on disk, no more are made."""
-        return len(self.history) < limits.MAX_CUT_HISTORY or self._droppable(*self._entries[0])
 
     def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
         version = Version(self.state.version + 1)
         puts = [Put(VERSION_KEY, b"%d" % version), Put(entry_key(version), msgspec.msgpack.encode(entry))]
         snapshot = self.state.version >= self._snapshot_version + SNAPSHOT_EVERY
         if snapshot:
-            puts.append(Put(SNAPSHOT_KEY, self.state.encode()))
-        deletes = self._deletable()
+            if self.history.fold(self._tallies.durable_version):
+                self._observe(Branch.RULE4_HISTORY_DROPPED)
+            puts.append(Put(SNAPSHOT_KEY, Checkpoint(self.state, self.history.held).encode()))
+        deletes = [v for v in islice(self._entries, DELETES_PER_WRITE) if v <= self._snapshot_version]
         txn = Txn(self._compares(), tuple(puts), tuple(map(entry_key, deletes)))
-        self._write = _Write(version, entry, asked, txn, snapshot, len(deletes))
-        self._store.txn(txn, self._on_written)
+        write = self._write = _Write(version, entry, asked, txn, snapshot, len(deletes))
+        self._store.txn(txn, partial(self._on_written, write))
 
     def _compares(self) -> tuple[Compare, ...]:
         """What every write proves (rule 1)."""
         return (Compare(LEADER_KEY, self._leader_revision), Compare(VERSION_KEY, self._version_revision))
 
-    def _deletable(self) -> list[Version]:
-        versions: list[Version] = []
-        for version, is_cut in self._entries:
-            if len(versions) == DELETES_PER_WRITE or version > self._snapshot_version:
-                break
-            if not self._droppable(version, is_cut):
-                break
-            versions.append(version)
-        return versions
-
-    def _droppable(self, version: Version, is_cut: bool) -> bool:
-        if version > self._snapshot_version:
-            return False
-        if not is_cut:
-            return True
-        oldest = next((cut for v, cut in self.history.since(version) if v == version), None)
-        return oldest is not None and all(self._is_durable(version, lsid) for lsid, *_ in oldest.ranges)
-
-    def _is_durable(self, version: Version, lsid: int) -> bool:
-        topic = self.state.topics[self.state.streams[LogStreamID(lsid)].tpid]
-        return self._tallies.durable_version(lsid, topic.min_replicas) >= version
-
-    def _on_written(self, outcome: TxnOutcome) -> None:
-        write = self._write
-        if self.role is not Role.LEADING or write is None:
-            return
+    def _on_written(self, write: _Write, outcome: TxnOutcome) -> None:
+        if write is not self._write:
+            return  # of a leadership that has passed
         if isinstance(outcome, Committed):
             self._complete(write, outcome.revision)
         elif isinstance(outcome, CompareFailed):
-            self._on_refused(outcome)
-        elif isinstance(outcome, StoreUnavailable):
-            self._stalled = lambda: self._store.txn(write.txn, self._on_written)
+            self._on_refused(write, outcome)
+        elif isinstance(outcome, OutcomeUnknown):
+            self._settle(write)
         else:
-            self._settle()
+            self._stalled = lambda: self._store.txn(write.txn, partial(self._on_written, write))
 
-    def _on_refused(self, outcome: CompareFailed) -> None:
+    def _on_refused(self, write: _Write, outcome: CompareFailed) -> None:
         leader = outcome.current.get(LEADER_KEY)
         if leader is None or leader.revision != self._leader_revision:
             self._observe(Branch.RULE1_FENCED)
             self._step_down()
-        else:  # a write of ours that had been given up for lost has landed: settle it
-            self._settle()
+        else:  # an earlier copy of this very write, whose outcome was unknown, has landed
+            self._settle(write)
 
-    def _settle(self) -> None:
+    def _settle(self, write: _Write) -> None:
         """The outcome of the write is unknown: read again before anything else (rule 1)."""
-        write = self._write
-        assert write is not None
-        self._store.read([LEADER_KEY, VERSION_KEY, entry_key(write.version)], self._on_settled)
+        self._store.read([LEADER_KEY, VERSION_KEY], partial(self._on_settled, write))
 
-    def _on_settled(self, outcome: ReadOutcome) -> None:
-        write = self._write
-        if self.role is not Role.LEADING or write is None:
+    def _on_settled(self, write: _Write, outcome: ReadOutcome) -> None:
+        if write is not self._write:
             return
         if not isinstance(outcome, ReadResult):
-            self._stalled = self._settle
+            self._stalled = partial(self._settle, write)
             return
         if outcome.kvs[LEADER_KEY].revision != self._leader_revision:
             self._observe(Branch.RULE1_FENCED)
             self._step_down()
             return
         version = outcome.kvs.get(VERSION_KEY)
-        if (version.revision if version is not None else 0) == self._version_revision:
+        if version is None or version.revision == self._version_revision:
             self._observe(Branch.RULE1_UNKNOWN_DID_NOT_HAPPEN)
-            self._store.txn(write.txn, self._on_written)  # the same bytes: whichever copy lands, it lands once
+            self._store.txn(write.txn, partial(self._on_written, write))  # the same bytes: one copy at most lands
         else:
-            assert version is not None
             self._observe(Branch.RULE1_UNKNOWN_HAPPENED)
             self._complete(write, version.revision)
 
@@ -487,12 +457,9 @@ class MetadataRepository:
         self._write = None
         self._version_revision = revision
         self.state.apply(write.version, write.entry)
-        self._entries.append((write.version, isinstance(write.entry, Cut)))
+        self._entries.append(write.version)
         for _ in range(write.deleted):
-            _, is_cut = self._entries.popleft()
-            if is_cut:
-                self._observe(Branch.RULE4_HISTORY_DROPPED)
-                self.history.drop_oldest()
+            self._entries.popleft()
         if write.snapshot:
             self._snapshot_version = Version(write.version - 1)
         self._announce(write.version, write.entry)

@@ -10,12 +10,15 @@ Besides the present state it keeps the recent cuts, which a replica that missed 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Final
 
 import msgspec
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.core import invariants
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Range
@@ -141,13 +144,6 @@ class MetadataState(msgspec.Struct):
     next_tpid: TopicID = TopicID(1)
     next_lsid: LogStreamID = LogStreamID(1)
 
-    def encode(self) -> bytes:
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> MetadataState:
-        return msgspec.msgpack.decode(data, type=cls)
-
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""
         invariants.require(
@@ -232,52 +228,85 @@ class MetadataState(msgspec.Struct):
                 raise errors.InvalidArgument(f"no such entry: {entry}")
 
 
+class Checkpoint(msgspec.Struct, array_like=True):
+    """The state and the cuts still held, as of one version: what need not be replayed."""
+
+    state: MetadataState
+    held: dict[LogStreamID, list[CommitContext]]
+
+    def encode(self) -> bytes:
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> Checkpoint:
+        return msgspec.msgpack.decode(data, type=cls)
+
+
 class CutHistory:
-    """The cuts a replica may still have to ask for, oldest first (rule 4)."""
+    """The cuts a replica may still have to ask for (rule 4).
 
-    def __init__(self) -> None:
+    Recent cuts are kept whole. When they are folded, what some replica of a log stream's set does not have on disk yet
+    stays, by log stream, and the rest goes: so a replica that is away keeps only its own log streams' cuts alive. A log
+    stream that lacks a replica gets no new cuts, so this is little; `MAX_CUTS_HELD` bounds it where a replica stores
+    batches and never learns of commits.
+    """
+
+    def __init__(self, streams: Mapping[LogStreamID, Stream], held: dict[LogStreamID, list[CommitContext]]) -> None:
+        self._streams = streams
         self._cuts: deque[tuple[Version, Cut]] = deque()
-        self.dropped_to = Version(0)
-        """Cuts up to this version are gone."""
-
-    def __len__(self) -> int:
-        return len(self._cuts)
+        self.held = held
 
     def add(self, version: Version, cut: Cut) -> None:
         self._cuts.append((version, cut))
 
-    def drop_oldest(self) -> None:
-        self.dropped_to, _ = self._cuts.popleft()
+    def fold(self, durable_version: Callable[[int], Version]) -> int:
+        """Keep of the cuts so far only what `durable_version(lsid)` says is not on every disk; how many went whole."""
+        floors: dict[int, Version] = {}
+        kept: dict[LogStreamID, list[CommitContext]] = {}
+        for held_lsid, contexts in self.held.items():
+            floors[held_lsid] = floor = durable_version(held_lsid)
+            if rest := [cc for cc in contexts if cc.version > floor]:
+                kept[held_lsid] = rest
+        dropped = 0
+        for version, cut in self._cuts:
+            held = False
+            for lsid, epoch, llsn_begin, glsn_begin, count in cut.ranges:
+                floor = floors.get(lsid, _UNKNOWN)
+                if floor is _UNKNOWN:
+                    floors[lsid] = floor = durable_version(lsid)
+                if floor < version:
+                    held = True
+                    context = self._context(version, cut, lsid, epoch, llsn_begin, glsn_begin, count)
+                    kept.setdefault(LogStreamID(lsid), []).append(context)
+            dropped += not held
+        self._cuts.clear()
+        self.held = kept
+        return dropped
+
+    def is_full(self, lsid: int) -> bool:
+        """Whether so many cuts of a log stream are held that it should get no more."""
+        held = self.held.get(LogStreamID(lsid))
+        return held is not None and len(held) >= limits.MAX_CUTS_HELD
 
     def of_stream(self, lsid: LogStreamID, after: Version, most: int) -> list[CommitContext]:
         """The commits of one log stream in versions after `after`, oldest first."""
-        found: list[CommitContext] = []
-        for version, cut in self.since(Version(after + 1)):
-            for range_lsid, epoch, llsn_begin, glsn_begin, count in cut.ranges:
-                if range_lsid == lsid:
-                    found.append(self._context(version, cut, epoch, llsn_begin, glsn_begin, count))
-                    break
+        found = [cc for cc in self.held.get(lsid, ()) if cc.version > after][:most]
+        for version, cut in self._cuts:
+            if version <= after:
+                continue
             if len(found) == most:
                 break
+            at = bisect_left(cut.ranges, lsid, key=itemgetter(0))
+            if at < len(cut.ranges) and cut.ranges[at][0] == lsid:
+                found.append(self._context(version, cut, *cut.ranges[at]))
         return found
 
-    def since(self, version: Version) -> Iterable[tuple[Version, Cut]]:
-        """The cuts from a version on, oldest first."""
-        if not self._cuts or self._cuts[-1][0] < version:
-            return ()
-        if self._cuts[0][0] >= version:
-            return self._cuts
-        newest_first = []
-        for item in reversed(self._cuts):
-            if item[0] < version:
-                break
-            newest_first.append(item)
-        return reversed(newest_first)
+    def _context(
+        self, version: Version, cut: Cut, lsid: int, epoch: int, llsn_begin: int, glsn_begin: int, count: int
+    ) -> CommitContext:
+        tpid = self._streams[LogStreamID(lsid)].tpid
+        prev_hwm, hwm = next((prev_hwm, hwm) for topic, prev_hwm, hwm in cut.hwms if topic == tpid)
+        return CommitContext._make((version, epoch, hwm, prev_hwm, llsn_begin, glsn_begin, count, cut.time))
 
-    @staticmethod
-    def _context(version: Version, cut: Cut, epoch: int, llsn_begin: int, glsn_begin: int, count: int) -> CommitContext:
-        for _, prev_hwm, hwm in cut.hwms:
-            if prev_hwm < glsn_begin <= hwm:
-                fields = (version, epoch, hwm, prev_hwm, llsn_begin, glsn_begin, count, cut.time)
-                return CommitContext._make(fields)
-        raise errors.ConsistencyViolation(f"version {version}: GLSN {glsn_begin} is in no topic of the cut")
+
+_UNKNOWN: Final = Version(-1)

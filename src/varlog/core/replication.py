@@ -53,10 +53,6 @@ class Backups:
         self._end = end
         self._backups = {snid: _Backup(end, now) for snid in snids}
 
-    @property
-    def snids(self) -> Iterable[StorageNodeID]:
-        return self._backups.keys()
-
     def replicate(self, batch: Replicable, now: float) -> None:
         """Send a new batch to every backup."""
         message = self._message(batch)
@@ -68,7 +64,9 @@ class Backups:
 
     def acknowledged(self, message: ReplicateAck, now: float) -> None:
         """A backup says how far it is."""
-        backup = self._backups[message.snid]
+        backup = self._backups.get(message.snid)
+        if backup is None:
+            return
         if message.received_end > backup.received_end or message.durable_end > backup.durable_end:
             backup.received_end = max(backup.received_end, message.received_end)
             backup.durable_end = max(backup.durable_end, message.durable_end)

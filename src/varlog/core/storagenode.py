@@ -117,7 +117,7 @@ class StorageNode:
             case Append():
                 self._on_append(executor, source, message, now)
             case Replicate():
-                executor.on_replicate(source, message, batch.verify(message.batch))
+                self._on_replicate(executor, source, message)
             case ReplicateAck():
                 executor.on_replicate_ack(message, now)
             case Scan():
@@ -141,6 +141,14 @@ class StorageNode:
             self._send(source, AppendReply(message.request, message.lsid, error.code, executor.epoch))
             return
         executor.append(source, message, header, now)
+
+    def _on_replicate(self, executor: LogStreamExecutor, source: Address, message: Replicate) -> None:
+        try:
+            header = batch.verify(message.batch)
+        except errors.VarlogError:
+            executor.refuse_replicate(source, message)
+        else:
+            executor.on_replicate(source, message, header)
 
     def _answer_unknown(self, source: Address, message: Message) -> None:
         code = errors.UnknownLogStream.code
@@ -227,14 +235,16 @@ class StorageNode:
             self._send(METADATA_REPOSITORY, FetchCuts(self.snid, executor.lsid, executor.version))
 
     def _on_cuts(self, executor: LogStreamExecutor, message: Cuts, now: float) -> None:
-        for fields in message.cuts:
-            if not executor.apply_commit(CommitContext._make(fields)):
+        before = executor.committed_end
+        for cc in message.cuts:
+            if not executor.apply_commit(cc):
                 break
+        if executor.committed_end == before:
+            return
         if executor.lsid in self._waiting:
             self._wake(executor)
-        if message.cuts:
-            self._fetched.pop(executor.lsid, None)  # there may be more than one reply holds
-            self._fetch_if_behind(executor, now)
+        self._fetched.pop(executor.lsid, None)  # there may be more than one reply holds
+        self._fetch_if_behind(executor, now)
 
     # Reads
 

@@ -20,18 +20,20 @@ from varlog.core.routing import Routing
 from varlog.types import GLSN, LogStreamID, TopicID
 
 READ_TIMEOUT: Final = 6.0
-BUFFERED_BATCHES: Final = 1024
+ASK_AGAIN: Final = 0.05
+"""After an answer that was of no use, no replica of the log stream is asked again for so long."""
 REFRESH_EVERY: Final = 0.5
 
 
 class _Fetch:
-    __slots__ = ("replica", "request", "since")
+    __slots__ = ("not_before", "replica", "request", "since")
 
     def __init__(self, replica: int) -> None:
         self.replica = replica
         self.request = 0
         """The read under way, 0 if there is none."""
         self.since = 0.0
+        self.not_before = 0.0
 
 
 class Subscription:
@@ -96,10 +98,8 @@ class Subscription:
                 fetch.request = 0
                 fetch.replica += 1
         self._advance(now)
-        if now - self._refreshed > REFRESH_EVERY and not self._delivering:
+        if self._merge.blocked and now - self._refreshed > REFRESH_EVERY:
             self.wants_metadata = True
-
-    _delivering = False
 
     def on_reply(self, reply: ScanReply, now: float) -> None:
         """What a replica says."""
@@ -114,6 +114,7 @@ class Subscription:
             return
         else:
             fetch.replica += 1
+            fetch.not_before = now + ASK_AGAIN
         self._advance(now)
 
     def _advance(self, now: float) -> None:
@@ -123,10 +124,11 @@ class Subscription:
         if self._fetches and self._merge.gap:
             self._observe(Branch.RULE11_GAP_REFRESHED)
             self.wants_metadata = True
-        elif self._fetches:
+        elif self._merge.blocked:
             self._observe(Branch.RULE11_MERGE_WAITED)
         for lsid, fetch in self._fetches.items():
-            if not fetch.request and self._merge.buffered(lsid) < BUFFERED_BATCHES:
+            asks = not fetch.request and now >= fetch.not_before
+            if asks and self._merge.buffered_bytes(lsid) < limits.SCAN_REPLY_BYTES:
                 self._fetch(lsid, fetch, now)
 
     def _hand_over(self, chunk: Chunk) -> bool:

@@ -9,7 +9,7 @@ This is the hottest code of the metadata repository: `count` runs once for every
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from varlog.core import invariants
 from varlog.core.branches import Branch, Observe
@@ -61,18 +61,21 @@ class Tallies:
             tally = tallies.get(lsid)
             if tally is None or snid not in tally.ends:
                 continue
+            if not healthy:
+                continue
             tally.durable_versions[snid] = durable_version
             if epoch != tally.epoch:
                 continue
             before = tally.ends[snid]
-            if durable_end < before:  # a failed replica: what it said before was true, what it says now is not
-                self._observe(Branch.RULE5_SHRUNK_REPORT)
-            elif durable_end > before and healthy:
+            if durable_end > before:
                 tally.ends[snid] = durable_end
                 advanced.add(lsid)
+            elif durable_end < before:  # a failed replica: nothing it says counts until it has begun anew
+                self._observe(Branch.RULE5_SHRUNK_REPORT)
+                tally.ends[snid] = 0
 
-    def cut(self, state: MetadataState, time: int) -> Cut | None:
-        """The cut that the reports allow now, or None if nothing has advanced."""
+    def cut(self, state: MetadataState, time: int, is_full: Callable[[int], bool]) -> Cut | None:
+        """The cut that the reports allow now, or None if nothing has advanced. Log streams that are full wait."""
         if not self._advanced:
             return None
         tails: dict[TopicID, int] = {}
@@ -85,7 +88,7 @@ class Tallies:
                 continue
             begin = stream.llsn_end
             end = min(tally.ends.values())
-            if end <= begin:
+            if end <= begin or is_full(lsid):
                 continue
             tpid = stream.tpid
             glsn = tails.get(tpid, topics[tpid].hwm) + 1
@@ -105,16 +108,11 @@ class Tallies:
         """Assert that every replica has what a cut commits."""
         for lsid, epoch, begin, _, count in cut.ranges:
             tally = self._tallies[lsid]
-            invariants.require(
-                Invariant.COMMITTED_IS_DURABLE,
-                tally.epoch == epoch and all(end >= begin + count for end in tally.ends.values()),
-                f"log stream {lsid}: {begin}+{count} of epoch {epoch} is not durable on {tally.ends}",
-            )
+            if tally.epoch != epoch or min(tally.ends.values()) < begin + count:
+                detail = f"log stream {lsid}: {begin}+{count} of epoch {epoch} is not durable on {tally.ends}"
+                invariants.require(Invariant.COMMITTED_IS_DURABLE, False, detail)
 
-    def durable_version(self, lsid: int, replicas: int) -> Version:
-        """The newest version up to which that many replicas have the commit contexts on disk (rule 4)."""
+    def durable_version(self, lsid: int) -> Version:
+        """The newest version up to which every replica of the set has the commit contexts on disk (rule 4)."""
         tally = self._tallies.get(lsid)
-        if tally is None:
-            return Version(0)
-        newest_first = sorted(tally.durable_versions.values(), reverse=True)
-        return Version(newest_first[min(replicas, len(newest_first)) - 1])
+        return Version(min(tally.durable_versions.values(), default=0)) if tally is not None else Version(0)
