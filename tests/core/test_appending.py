@@ -429,3 +429,37 @@ def test_a_sealed_log_stream_without_an_alternative_is_waited_for() -> None:
     bench.learn(stream(1, epoch=4))
     _, again = bench.last
     assert (again.epoch, again.batch) == (4, append.batch)
+
+
+def test_rule19_a_late_answer_of_another_log_stream_decides_nothing_here() -> None:
+    bench = Bench(stream(1, epoch=4))
+    bench.append(1, deadline=20.0)
+    bench.learn(stream(1, SEALED, epoch=5), stream(2, epoch=2))
+    (one,), (other,) = bench.pass_time(), bench.pass_time()
+    bench.refused(one, errors.DidNotHappen, epoch=5)
+    assert bench.last[1].lsid == 2
+    bench.refused(other, errors.DidNotHappen, epoch=5)
+    bench.learn(stream(1, epoch=6), stream(2, SEALED, epoch=3))
+    assert bench.last[1].lsid == 2, "whether it is on log stream 2 is not known"
+    bench.pass_time(20.0)
+    assert bench.outcomes == {1: Undecided()}
+
+
+def test_rule18_answers_that_overtake_each_other_leave_the_predecessor_right() -> None:
+    bench = Bench(stream(1))
+    first, second = bench.append(1, 2)
+    bench.committed(second, glsn=2)
+    assert sequences(bench.append(3)) == [(2, 3)], "the log has 2, whatever we were told of 1"
+    assert sequences(bench.pass_time()) == [(2, 1), (2, 3)]
+    bench.committed(first, glsn=1)
+    assert sequences(bench.append(4)) == [(3, 4)]
+
+
+@pytest.mark.parametrize("entries", [[], [b"." * (limits.MAX_ENTRY_BYTES + 1)]], ids=["empty", "too large"])
+def test_a_bad_batch_is_refused_when_it_is_handed_in(entries: list[bytes]) -> None:
+    bench = Bench()
+    with pytest.raises(errors.VarlogError):
+        bench.writer.append(1, entries, 100.0, 0.0)
+    bench.append(2)
+    bench.learn(stream(1))
+    assert [payloads(append) for append in bench.messages] == [[b"2"]]

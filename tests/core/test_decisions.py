@@ -103,6 +103,8 @@ ALREADY_SO: dict[str, Message] = {
 
 REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
     "a topic of the same name": (CreateTopic(1, "orders", 3, 2), errors.AlreadyExists),
+    "a topic without a name": (CreateTopic(1, "", 3, 2), errors.InvalidArgument),
+    "a topic with too long a name": (CreateTopic(1, "a" * (limits.MAX_TOPIC_NAME + 1), 3, 2), errors.InvalidArgument),
     "a topic without replicas": (CreateTopic(1, "a", 0, 0), errors.InvalidArgument),
     "a topic with too many replicas": (CreateTopic(1, "a", limits.MAX_REPLICAS + 1, 2), errors.InvalidArgument),
     "more needed replicas than there are": (CreateTopic(1, "a", 2, 3), errors.InvalidArgument),
@@ -112,7 +114,8 @@ REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
     "registering without replicas": (register(CREATING), errors.InvalidArgument),
     "registering one node twice": (register(CREATING, 1, 1), errors.InvalidArgument),
     "registering too many replicas": (register(CREATING, *range(1, limits.MAX_REPLICAS + 2)), errors.InvalidArgument),
-    "registering on an unknown node": (register(CREATING, 1, 9), errors.UnknownNode),
+    "registering on an unknown node": (register(CREATING, 1, 2, 9), errors.UnknownNode),
+    "registering too few replicas": (register(CREATING, 1, 2), errors.InvalidArgument),
     "registering again elsewhere": (register(SEALED, 1, 2, 4), errors.Conflict),
     "registering what was aborted": (register(ABORTED, 1, 2, 3), errors.Conflict),
     "aborting what was registered": (AbortStream(1, SEALED), errors.Conflict),
@@ -135,6 +138,7 @@ REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
     "a set with a node twice": (unseal(SEALED, 1, (1, 1), 1), errors.InvalidArgument),
     "a set with an unknown node": (unseal(SEALED, 1, (1, 9), 1), errors.UnknownNode),
     "a set with a node that has no replica": (unseal(SEALED, 1, (1, 4), 1), errors.Conflict),
+    "a set smaller than the topic needs": (unseal(SEALED, 1, (1,), 1), errors.InvalidArgument),
     "running what is sealed": (run(SEALED, 1), errors.Conflict),
     "running another epoch": (run(UNSEALING, 4), errors.Conflict),
     "running what is not registered": (run(CREATING, 0), errors.Conflict),
@@ -233,8 +237,8 @@ def test_the_number_of_log_streams_per_node_is_limited() -> None:
     on_one.replicas = nodes(4)
     for lsid in range(6, 5 + limits.MAX_LOG_STREAMS_PER_NODE):
         state.streams[LogStreamID(lsid)] = on_one
-    assert decide(state, register(CREATING, 4)) == m.StreamRegistered(CREATING, nodes(4))
+    assert decide(state, register(CREATING, 1, 2, 4)) == m.StreamRegistered(CREATING, nodes(1, 2, 4))
     state.streams[LogStreamID(9999)] = on_one
     with pytest.raises(errors.LimitExceeded, match="storage node 4"):
-        decide(state, register(CREATING, 1, 4))
-    assert decide(state, register(CREATING, 1, 2)) == m.StreamRegistered(CREATING, nodes(1, 2))
+        decide(state, register(CREATING, 1, 2, 4))
+    assert decide(state, register(CREATING, 1, 2, 3)) == m.StreamRegistered(CREATING, nodes(1, 2, 3))

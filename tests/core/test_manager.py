@@ -10,12 +10,13 @@ import pytest
 from tests.core.sketch import metadata, stream
 from varlog.core.manager import Step, reconcile, spread_primaries
 from varlog.core.messages import Info, ReplicaInfo, RunStream, Seal, SealStream, StreamInfo, Unseal, UnsealStream
-from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 
 SEALING, SEALED, RUNNING = ReplicaState.SEALING, ReplicaState.SEALED, ReplicaState.RUNNING
 LSID = LogStreamID(1)
 SET = tuple(map(StorageNodeID, (1, 2, 3)))
 PRIMARY = StorageNodeID(2)
+TRIM = GLSN(3)
 
 Seen = tuple[ReplicaState, int]
 """A replica as its node tells of it: state and epoch."""
@@ -40,7 +41,7 @@ def told(seen: Mapping[int, Seen | None], *, unhealthy: int = 0) -> dict[Storage
 
 def steps(info: StreamInfo, seen: Mapping[int, Seen | None], *, unhealthy: int = 0) -> list[Step]:
     requests = count(1)
-    world = metadata(1, info), told(seen, unhealthy=unhealthy)
+    world = metadata(1, info, hwm=9, trim=TRIM), told(seen, unhealthy=unhealthy)
     found = reconcile(*world, lambda: next(requests), lambda _: PRIMARY)
     assert [step.sentence for step in reconcile(*world, lambda: 0, lambda _: PRIMARY)] == [s.sentence for s in found]
     assert all(step.sentence.startswith(f"log stream {LSID}: ") for step in found)
@@ -94,13 +95,13 @@ def test_nothing_is_decided_on_metadata_older_than_a_replica() -> None:
 def test_M5_every_replica_of_a_sealed_log_stream_is_told_the_seal_point() -> None:
     found = steps(ls(StreamStatus.SEALED, 5), {1: (RUNNING, 4), 2: (SEALING, 4), 3: (SEALING, 5)})
     assert [step.address for step in found] == ["sn/1", "sn/2", "sn/3"]
-    assert [step.message for step in found] == [Seal(n, LSID, Epoch(5), LLSN(10)) for n in (1, 2, 3)]
+    assert [step.message for step in found] == [Seal(n, LSID, Epoch(5), LLSN(10), TRIM) for n in (1, 2, 3)]
     assert found[0].sentence == "log stream 1: node 1 is to seal at LLSN 10"
 
 
 def test_M5_a_new_log_stream_is_sealed_first() -> None:
     found = steps(stream(LSID, StreamStatus.SEALED, epoch=1), alike(SEALING, 0))
-    assert [step.message for step in found] == [Seal(n, LSID, Epoch(1), LLSN(1)) for n in (1, 2, 3)]
+    assert [step.message for step in found] == [Seal(n, LSID, Epoch(1), LLSN(1), TRIM) for n in (1, 2, 3)]
 
 
 def test_M10_a_log_stream_is_unsealed_when_all_its_replicas_are_complete() -> None:
@@ -136,7 +137,7 @@ def test_rule15_a_replica_in_need_of_repair_keeps_it_sealed() -> None:
 def test_rule3_backups_are_unsealed_before_the_primary() -> None:
     found = steps(ls(StreamStatus.UNSEALING, 6), alike(SEALED, 5))
     assert [step.address for step in found] == ["sn/1", "sn/3"]
-    assert [step.message for step in found] == [Unseal(n, LSID, Epoch(6), SET, PRIMARY) for n in (1, 2)]
+    assert [step.message for step in found] == [Unseal(n, LSID, Epoch(6), SET, PRIMARY, TRIM) for n in (1, 2)]
     assert found[0].sentence == "log stream 1: node 1 is to run as backup in epoch 6"
     found = steps(ls(StreamStatus.UNSEALING, 6), {1: (RUNNING, 6), 2: (SEALED, 5), 3: (SEALED, 5)})
     assert [step.address for step in found] == ["sn/3"]
@@ -159,7 +160,7 @@ def test_nobody_is_unsealed_while_a_replica_is_unheard_of() -> None:
 def test_B7_a_replica_that_restarted_before_its_unseal_is_sealed_again_first() -> None:
     """It is SEALING, and complete; the seal of the epoch before is repeated, and makes it SEALED."""
     found = steps(ls(StreamStatus.UNSEALING, 6), {1: (SEALED, 5), 2: (SEALED, 5), 3: (SEALING, 5)})
-    assert [(step.address, step.message) for step in found] == [("sn/3", Seal(1, LSID, Epoch(5), LLSN(10)))]
+    assert [(step.address, step.message) for step in found] == [("sn/3", Seal(1, LSID, Epoch(5), LLSN(10), TRIM))]
 
 
 def test_B7_a_replica_that_restarted_after_its_unseal_makes_the_log_stream_seal_again() -> None:

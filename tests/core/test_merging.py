@@ -91,8 +91,8 @@ def test_nothing_beyond_what_is_complete_is_delivered() -> None:
 def test_what_is_offered_again_is_not_delivered_again() -> None:
     m = merge(A)
     for _ in range(2):
-        m.offer(A, (stored(1, 2), stored(3, 1)), GLSN(3))
-    assert m.buffered(A) == 2
+        m.offer(A, (stored(1, 2, "xx"), stored(3, 1, "yyy")), GLSN(3))
+    assert m.buffered_bytes(A) == len("xx" + "yyy")
     assert spans(m.poll()) == [(1, 2), (3, 1)]
     m.offer(A, (stored(1, 2), stored(3, 1)), GLSN(2))
     assert m.complete_to(A) == 3, "completeness never goes back"

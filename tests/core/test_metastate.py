@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from varlog import limits
 from varlog.core import metastate as m
-from varlog.core.metastate import AnyEntry, Cut, CutHistory, MetadataState
+from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState
 from varlog.errors import ConsistencyViolation
 from varlog.types import (
     GLSN,
@@ -143,7 +144,7 @@ def test_rule6_no_cut_contains_an_epoch_after_its_seal() -> None:
 
 def test_the_same_entries_give_the_same_state() -> None:
     state = apply(cluster(), first_cut(), m.StreamSealed(TWO, Epoch(3)), m.Trimmed(TOPIC, GLSN(1)))
-    again = MetadataState.decode(state.encode())
+    again = Checkpoint.decode(Checkpoint(state, {}).encode()).state
     assert again == state
     for one in (state, again):
         apply(one, m.StreamUnsealing(TWO, Epoch(4), NODES, NODES[0]))
@@ -162,7 +163,7 @@ def test_every_kind_of_entry_survives_encoding() -> None:
 
 
 def history() -> CutHistory:
-    made = CutHistory()
+    made = CutHistory(cluster().streams, {})
     made.add(Version(5), first_cut(time=50))
     made.add(Version(7), Cut(70, ((1, 4, 6),), ((2, 2, 2, 5, 2),)))
     made.add(Version(9), Cut(90, ((1, 6, 7), (2, 2, 3)), ((1, 2, 4, 7, 1), (3, 2, 3, 3, 1))))
@@ -173,21 +174,55 @@ def context(version: int, hwm: int, prev: int, llsn: int, glsn: int, count: int,
     return CommitContext(Version(version), Epoch(2), GLSN(hwm), GLSN(prev), LLSN(llsn), GLSN(glsn), count, time)
 
 
+OF_ONE = [
+    context(5, hwm=4, prev=0, llsn=1, glsn=1, count=3, time=50),
+    context(9, hwm=7, prev=6, llsn=4, glsn=7, count=1, time=90),
+]
+
+
+def versions(kept: CutHistory, lsid: LogStreamID) -> list[int]:
+    return [cc.version for cc in kept.of_stream(lsid, Version(0), 10)]
+
+
 def test_O2_the_commits_of_a_log_stream_after_a_version_are_told() -> None:
-    first = context(5, hwm=4, prev=0, llsn=1, glsn=1, count=3, time=50)
-    second = context(9, hwm=7, prev=6, llsn=4, glsn=7, count=1, time=90)
-    assert history().of_stream(ONE, Version(0), 10) == [first, second]
-    assert history().of_stream(ONE, Version(4), 10) == [first, second]
-    assert history().of_stream(ONE, Version(5), 10) == [second]
+    assert history().of_stream(ONE, Version(0), 10) == OF_ONE
+    assert history().of_stream(ONE, Version(4), 10) == OF_ONE
+    assert history().of_stream(ONE, Version(5), 10) == OF_ONE[1:]
     assert history().of_stream(ONE, Version(9), 10) == []
-    assert history().of_stream(ONE, Version(0), 1) == [first]
+    assert history().of_stream(ONE, Version(0), 1) == OF_ONE[:1]
     assert history().of_stream(LogStreamID(8), Version(0), 10) == []
 
 
-def test_rule4_cuts_leave_the_history_oldest_first() -> None:
+def test_O2_a_commit_carries_the_high_watermarks_of_its_own_topic() -> None:
+    assert history().of_stream(THREE, Version(0), 10) == [
+        context(5, hwm=2, prev=0, llsn=1, glsn=1, count=2, time=50),
+        context(9, hwm=3, prev=2, llsn=3, glsn=3, count=1, time=90),
+    ]
+
+
+def test_rule4_what_is_not_on_every_disk_is_kept_by_log_stream() -> None:
     kept = history()
-    assert [version for version, _ in kept.since(Version(6))] == [7, 9]
-    kept.drop_oldest()
-    assert (len(kept), kept.dropped_to) == (2, 5)
-    assert [version for version, _ in kept.since(Version(0))] == [7, 9]
-    assert list(kept.since(Version(10))) == []
+    durable = {ONE: Version(5), TWO: Version(9), THREE: Version(0)}
+    assert kept.fold(lambda lsid: durable[LogStreamID(lsid)]) == 1, "of version 7 nobody lacks anything"
+    assert [versions(kept, lsid) for lsid in (ONE, TWO, THREE)] == [[9], [], [5, 9]]
+    assert kept.of_stream(ONE, Version(0), 10) == OF_ONE[1:]
+    kept.add(Version(11), Cut(110, ((1, 7, 8),), ((1, 2, 5, 8, 1),)))
+    assert versions(kept, ONE) == [9, 11]
+    assert [cc.version for cc in kept.of_stream(ONE, Version(9), 10)] == [11]
+    durable = dict.fromkeys((ONE, THREE), Version(11))
+    kept.fold(lambda lsid: durable[LogStreamID(lsid)])
+    assert kept.held == {}
+
+
+def test_rule4_the_history_of_a_log_stream_is_bounded() -> None:
+    held = [OF_ONE[0]] * (limits.MAX_CUTS_HELD - 1)
+    kept = CutHistory(cluster().streams, {ONE: held})
+    assert not kept.is_full(ONE)
+    held.append(OF_ONE[1])
+    assert kept.is_full(ONE)
+    assert not kept.is_full(TWO)
+
+
+def test_a_checkpoint_carries_the_state_and_the_cuts_that_are_held() -> None:
+    saved = Checkpoint(apply(cluster(), first_cut()), {ONE: OF_ONE})
+    assert Checkpoint.decode(saved.encode()) == saved

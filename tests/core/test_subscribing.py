@@ -13,7 +13,7 @@ from varlog.core.branches import Branch
 from varlog.core.merging import Chunk
 from varlog.core.messages import Message, Scan, ScanReply, StoredLine, StreamInfo
 from varlog.core.routing import Routing
-from varlog.core.subscribing import READ_TIMEOUT, REFRESH_EVERY, Subscription
+from varlog.core.subscribing import ASK_AGAIN, READ_TIMEOUT, REFRESH_EVERY, Subscription
 from varlog.types import GLSN, LogStreamID
 
 
@@ -128,9 +128,10 @@ def test_an_answer_for_a_log_stream_nobody_asked_is_not_taken() -> None:
 def test_a_replica_that_cannot_serve_is_left_for_the_next(error: type[errors.VarlogError]) -> None:
     bench = Bench(stream(1, replicas=(1, 2, 3)))
     asked = [bench.scan(1)[0]]
-    for _ in range(3):
+    for number in range(3):
         bench.refuse(1, error)
-        bench.pass_time(READ_TIMEOUT / 2)
+        assert len(bench.sent) == number + 1, "not at once: it may be just as useless"
+        bench.pass_time(ASK_AGAIN)
         asked.append(bench.scan(1)[0])
     assert asked == ["sn/1", "sn/2", "sn/3", "sn/1"]
     bench.answer(1, stored(1, 1), complete_to=1)
@@ -201,19 +202,19 @@ def test_a_quiet_log_stream_does_not_hold_it_up() -> None:
     assert bench.scan(2)[1].glsn_begin == 5
 
 
-def test_metadata_is_refreshed_now_and_then_while_it_waits() -> None:
-    bench = Bench(stream(1))
+def test_rule11_metadata_is_refreshed_now_and_then_while_a_log_stream_is_waited_for() -> None:
+    bench = Bench(stream(1), stream(2))
+    bench.answer(1, stored(2, 1), complete_to=2)
     bench.pass_time(REFRESH_EVERY)
     assert not bench.wants_metadata()
     bench.pass_time(0.1)
     assert bench.wants_metadata()
 
 
-def test_an_unknown_topic_is_waited_for() -> None:
-    bench = Bench(stream(7, tpid=2))
-    bench.pass_time(1.0)
-    assert bench.sent == []
-    assert bench.wants_metadata()
+def test_nothing_is_refreshed_while_there_is_nothing_to_read() -> None:
+    bench = Bench(stream(1), stream(2))
+    bench.pass_time(REFRESH_EVERY + 0.1)
+    assert not bench.wants_metadata()
 
 
 def test_it_ends_at_its_end_position() -> None:

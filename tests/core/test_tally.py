@@ -33,6 +33,7 @@ class Repository:
         self.branches: list[Enum] = []
         self.state = MetadataState()
         self.tallies = Tallies(self.branches.append)
+        self.full: set[int] = set()
         for tpid in sorted(set(TOPIC_OF.values())):
             self.apply(m.TopicCreated(tpid, str(tpid), 3, 2))
         for lsid, tpid in TOPIC_OF.items():
@@ -62,7 +63,7 @@ class Repository:
 
     def cut(self) -> Cut | None:
         """Make the cut, if there is one."""
-        made = self.tallies.cut(self.state, time=7)
+        made = self.tallies.cut(self.state, 7, self.full.__contains__)
         if made is not None:
             self.tallies.require_durable(made)
             self.apply(made)
@@ -143,6 +144,7 @@ def test_rule5_an_end_that_shrinks_is_noticed_and_does_not_count(repository: Rep
     repository.all_report(line(1, 5))
     repository.report(A, line(1, 3))
     assert repository.branches == [Branch.RULE5_SHRUNK_REPORT]
+    assert repository.cut() is None
 
 
 def test_M8_a_failed_replica_adds_nothing(repository: Repository) -> None:
@@ -179,27 +181,32 @@ def test_a_cut_of_what_is_not_durable_everywhere_is_a_violation(repository: Repo
         repository.tallies.require_durable(Cut(7, ((1, 0, 1),), ((1, 1, 1, 1, 1),)))
 
 
-def test_rule4_how_many_replicas_have_the_commits_on_disk(repository: Repository) -> None:
+def test_rule4_up_to_which_version_every_replica_has_the_commits_on_disk(repository: Repository) -> None:
     tallies = repository.tallies
     for snid, version in ((A, 30), (B, 20), (C, 10)):
         repository.report(snid, line(1, 1, version=version))
-    assert [tallies.durable_version(ONE, replicas) for replicas in (1, 2, 3, 4)] == [30, 20, 10, 10]
-    assert tallies.durable_version(LogStreamID(77), 1) == 0
+    assert tallies.durable_version(ONE) == 10
+    assert tallies.durable_version(LogStreamID(77)) == 0
     repository.seal(ONE, 3)
-    assert tallies.durable_version(ONE, 2) == 20, "what is on disk does not depend on the epoch"
+    assert tallies.durable_version(ONE) == 10, "what is on disk does not depend on the epoch"
     repository.report(C, line(1, 1, epoch=1, version=40))
-    assert tallies.durable_version(ONE, 2) == 30
+    assert tallies.durable_version(ONE) == 20
     tallies.void(A)
-    assert tallies.durable_version(ONE, 2) == 20
+    assert tallies.durable_version(ONE) == 0
 
 
-REPORTS = st.lists(
-    st.tuples(
-        st.sampled_from((A, B, C, OUTSIDER)),
-        st.lists(st.tuples(st.sampled_from((ONE, TWO, OTHER_TOPIC)), st.integers(1, 12), st.sampled_from((1, 2, 4)))),
-    ),
-    max_size=20,
-)
+def test_rule4_a_log_stream_that_holds_too_many_cuts_gets_no_more(repository: Repository) -> None:
+    repository.full.add(ONE)
+    repository.all_report(line(1, 3), line(2, 3))
+    assert repository.cut() == Cut(7, ((1, 0, 2),), ((2, 2, 1, 1, 2),))
+    repository.full.clear()
+    repository.all_report(line(1, 4))
+    assert repository.cut() == Cut(7, ((1, 2, 5),), ((1, 2, 1, 3, 3),))
+
+
+GROWTH = st.tuples(st.sampled_from((ONE, TWO, OTHER_TOPIC)), st.integers(0, 4), st.sampled_from((2, 2, 1, 4)))
+REPORTS = st.lists(st.tuples(st.sampled_from((A, B, C, OUTSIDER)), st.lists(GROWTH, max_size=4)), max_size=30)
+"""Who reports, and of each log stream how much more it has, and in which epoch; the log streams are in epoch 2."""
 
 
 @given(REPORTS)
@@ -207,17 +214,18 @@ def test_O2_cuts_deal_every_position_once_and_only_what_is_durable_everywhere(
     reports: list[tuple[StorageNodeID, list[tuple[LogStreamID, int, int]]]],
 ) -> None:
     repository = Repository()
-    best: dict[tuple[LogStreamID, StorageNodeID], int] = {}
+    ends = {(lsid, snid): 1 for lsid in TOPIC_OF for snid in (*SET, OUTSIDER)}
     dealt: dict[int, list[int]] = {1: [], 2: []}
     for snid, lines in reports:
-        repository.report(snid, *(line(lsid, end, epoch=epoch) for lsid, end, epoch in lines))
-        for lsid, end, epoch in lines:
+        for lsid, growth, epoch in lines:
+            end = ends[lsid, snid] + growth
+            repository.report(snid, line(lsid, end, epoch=epoch))
             if epoch == 2:
-                best[lsid, snid] = max(best.get((lsid, snid), 1), end)
+                ends[lsid, snid] = end
         cut = repository.cut()
         for cut_lsid, _, _, glsn, count in cut.ranges if cut is not None else ():
             dealt[TOPIC_OF[LogStreamID(cut_lsid)]].extend(range(glsn, glsn + count))
         for lsid in TOPIC_OF:
-            assert repository.state.streams[lsid].llsn_end == min(best.get((lsid, s), 1) for s in SET)
+            assert repository.state.streams[lsid].llsn_end == min(ends[lsid, s] for s in SET)
     for positions in dealt.values():
         assert positions == list(range(1, len(positions) + 1))
