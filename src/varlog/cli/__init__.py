@@ -11,6 +11,7 @@ from cyclopts import App
 from varlog import __version__
 
 app = App(name="varlog", help="A strongly consistent, totally ordered distributed log.", version=__version__)
+app.command("varlog.sim.demo:run_demo", name="demo")
 app.command("varlog.sim.command:run_sim", name="sim")
 
 
