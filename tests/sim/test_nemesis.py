@@ -61,6 +61,9 @@ class Idle:
             self.network.attach(process.name, process, lambda _, message: got.append(message))
         return got
 
+    def take_over(self) -> bool:
+        return True
+
     def set_store_available(self, available: bool) -> None:
         self.store_available = available
 

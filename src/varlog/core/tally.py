@@ -61,18 +61,15 @@ class Tallies:
             tally = tallies.get(lsid)
             if tally is None or snid not in tally.ends:
                 continue
-            if not healthy:
-                continue
-            tally.durable_versions[snid] = durable_version
-            if epoch != tally.epoch:
-                continue
             before = tally.ends[snid]
-            if durable_end > before:
-                tally.ends[snid] = durable_end
-                advanced.add(lsid)
-            elif durable_end < before:  # a failed replica: nothing it says counts until it has begun anew
+            if epoch == tally.epoch and durable_end < before:
                 self._observe(Branch.RULE5_SHRUNK_REPORT)
-                tally.ends[snid] = 0
+                tally.ends[snid] = 0  # a failed replica: nothing it says counts until its epoch ends
+            elif healthy:
+                tally.durable_versions[snid] = durable_version
+                if epoch == tally.epoch and durable_end > before:
+                    tally.ends[snid] = durable_end
+                    advanced.add(lsid)
 
     def cut(self, state: MetadataState, time: int, is_full: Callable[[int], bool]) -> Cut | None:
         """The cut that the reports allow now, or None if nothing has advanced. Log streams that are full wait."""

@@ -148,7 +148,7 @@ class WriterClient(ClientHost):
         ]
         operation = self.shared.history.invoke(self.process.name, Kind.APPEND, TOPIC, payloads=payloads)
         self._operations[id_] = operation
-        self._writer.append(id_, payloads, self.now + self.rng.choice((1.0, 3.0, 8.0)), self.now)
+        self._writer.append(id_, payloads, self.now + self.rng.choice((1.0, 2.0, 4.0)), self.now)
 
     def _settle(self, id_: int, outcome: Outcome) -> None:
         operation = self._operations.pop(id_)

@@ -34,12 +34,13 @@ from varlog.sim.coverage import Coverage
 from varlog.sim.disk import DiskFault, SimDisk
 from varlog.sim.evidence import CommittedBatch, Evidence, Frames, LivenessPhase, ReplicaDump, TopicState
 from varlog.sim.history import History, Kind
+from varlog.sim.medium import Image
 from varlog.sim.metadata import ManagerHost, MetadataHost
 from varlog.sim.nemesis import Fault, Nemesis, draw_profile
 from varlog.sim.network import Conditions, Network, NetworkFault
 from varlog.sim.nodes import StorageNodeHost
 from varlog.sim.process import Process
-from varlog.sim.runner import SeedReport
+from varlog.sim.runner import SeedReport, Violation
 from varlog.sim.store import SimStore, StoreFault, StoreFaults
 from varlog.sim.world import World
 from varlog.storage.log import LogStreamStorage, StorageOptions
@@ -49,6 +50,7 @@ SET_UP_SECONDS: Final = 30.0
 FAULT_SECONDS: Final = 15.0
 AFTER_SECONDS: Final = 8.0
 GRACE_SECONDS: Final = 9.0
+RESTORE_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ class Shape:
     """One node does not sync; it may lose what it has reported."""
     operator_seals: int = 0
     """How often a log stream is sealed that nothing is wrong with."""
+    old_backup: bool = False
+    """At the very end, the metadata is replaced by what it was at the beginning."""
     bad_store: bool = False
     """The metadata store that several repositories share refuses, loses and delays requests."""
     outsider: bool = False
@@ -91,6 +95,7 @@ class Shape:
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
             careless=replication_factor > 1 and rng.random() < 0.1,
+            old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
             operator_seals=rng.choice((0, 0, 3, 10)),
             outsider=nodes > replication_factor and rng.random() < 0.3,
@@ -263,7 +268,7 @@ class Cluster:
                 return [name for name in rottable if self._rotten in ("", name)]
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
                 return nodes if self.store is not None else [*nodes, *repositories]
-            case Fault.STORE_OUTAGE:
+            case Fault.STORE_OUTAGE | Fault.TAKEOVER:
                 return repositories if self.store is not None else []
             case _:
                 return list(self.world.processes)
@@ -295,6 +300,12 @@ class Cluster:
         if struck:
             self._rotten = name
         return struck
+
+    def take_over(self) -> bool:
+        standby = [host for host in self.repositories if host.process.alive and not host.leads]
+        for host in standby:
+            host.campaign()
+        return bool(standby)
 
     def set_store_available(self, available: bool) -> None:
         if self.store is not None:
@@ -395,6 +406,7 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
     cluster = Cluster(world, shape or Shape.draw(world))
     nemesis = Nemesis(cluster, draw_profile(world.rng("profile")))
     cluster.set_up()
+    backup = cluster.repositories[0].disk.image()
     cluster.start_clients()
     cluster.operate()
     nemesis.start(world.now + FAULT_SECONDS)
@@ -407,9 +419,10 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
     world.run(world.now + GRACE_SECONDS)
     writers = [client.process.name for client in cluster.clients if isinstance(client, WriterClient)]
     phase = LivenessPhase(healed, world.now, GRACE_SECONDS, writers)
-    evidence = cluster.evidence(None if cluster.may_need_repair else phase)
-    violations = check_all(evidence)
+    violations = check_all(cluster.evidence(None if cluster.may_need_repair else phase))
     violations += [("invariant", f"{name} stopped: {why}") for name, why in cluster.stops()]
+    if cluster.shape.old_backup and cluster.store is None and not violations:
+        violations += _restore(cluster, backup)
     return SeedReport(
         seed,
         violations,
@@ -420,3 +433,19 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
         world.trace_lines() if trace else (),
         f"{cluster.shape}; {nemesis.profile.name}",
     )
+
+
+def _restore(cluster: Cluster, backup: Image) -> list[Violation]:
+    """Put old metadata in place: every node that has seen more must stop (rule 5)."""
+    ahead = [node for node in cluster.nodes if node.process.alive and node.node.executors]
+    (repository,) = cluster.repositories
+    repository.kill()
+    repository.disk = SimDisk.from_image(backup)
+    repository.process.start()
+    repository.start()
+    cluster.world.run(cluster.world.now + RESTORE_SECONDS)
+    return [
+        ("restored_metadata", f"{node.process.name} goes on with metadata older than what it has seen")
+        for node in ahead
+        if node.process.alive and node.node.seen_version > repository.repository.state.version
+    ]

@@ -115,7 +115,7 @@ class MetadataHost:
         self._patience = SILENCE * (1.0 + self._rng.random())
         if self._shared is None:
             try:
-                journal = Journal.open(self.disk, "/metadata", CID, JournalOptions(nonce=self._nonce))
+                journal = Journal.open(self.disk, "/metadata", CID, JournalOptions(compact_bytes=1 << 16, nonce=self._nonce))
             except errors.VarlogError as error:
                 self._stop(error)
                 return

@@ -43,6 +43,7 @@ class Fault(Enum):
     CLOCK_JUMP = "clock jumped"
     CLOCK_DRIFT = "clock drifted"
     STORE_OUTAGE = "metadata store was away"
+    TAKEOVER = "standby took the lead from a healthy leader"
 
 
 class Cluster(Protocol):
@@ -74,6 +75,9 @@ class Cluster(Protocol):
 
     def rot(self, name: str, rng: random.Random) -> bool:
         """Flip a bit on its disk, somewhere it can be survived; False if there is no such place."""
+
+    def take_over(self) -> bool:
+        """Let a standby metadata repository try to lead, though nothing is wrong; False if there is none."""
 
     def set_store_available(self, available: bool) -> None:
         """Take the metadata store away from everyone, or give it back."""
@@ -109,6 +113,7 @@ _NETWORK: Final = {
     Fault.PARTITION_TWO_WAY: 3.0,
     Fault.ISOLATION: 3.0,
     Fault.BAD_NETWORK: 2.0,
+    Fault.TAKEOVER: 2.0,
 }
 _DISKS: Final = {
     Fault.DISK_FULL: 2.0,
@@ -123,6 +128,7 @@ _CLOCKS: Final = {
     Fault.CLOCK_DRIFT: 2.0,
     Fault.PAUSE: 3.0,
     Fault.STORE_OUTAGE: 2.0,
+    Fault.TAKEOVER: 3.0,
     Fault.KILL: 1.0,
 }
 
@@ -231,6 +237,8 @@ class Nemesis:
             case Fault.STORE_OUTAGE:
                 self._cluster.set_store_available(False)
                 self._last((), lambda: self._cluster.set_store_available(True))
+            case Fault.TAKEOVER:
+                return self._cluster.take_over()
             case Fault.BIT_ROT:
                 return self._cluster.rot(self._rng.choice(names), self._rng)
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:

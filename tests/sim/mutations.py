@@ -1,0 +1,219 @@
+"""Protocol rules broken on purpose.
+
+Each mutation patches production code so that it breaks one rule, and names the checker that must find out. A checker
+that cannot find a broken rule proves nothing when it is silent. The inline assertions of the core are switched off
+while a mutation is in place: they would stop the node before any harm was done, and it is the checkers that are tested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from varlog.batch import BatchHeader
+from varlog.core import executor, invariants, metarepo, tally
+from varlog.core.dedup import DedupTable, Fate, Record
+from varlog.core.executor import LogStreamExecutor
+from varlog.core.messages import Append, Seal
+from varlog.core.metarepo import MetadataRepository
+from varlog.core.states import RUNNING
+from varlog.storage import logfiles
+from varlog.storage.replay import Replay
+from varlog.storage.state import LogState
+from varlog.types import GLSN, LLSN, Epoch, Sequence
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+class Mutation(NamedTuple):
+    """A broken rule, and who finds it."""
+
+    name: str
+    checker: str
+    patch: Patch
+    hint: int
+    """A seed that is known to find it, tried first."""
+
+
+def _no_assertions(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(invariants, "require", lambda *_: None)
+
+
+@contextmanager
+def applied(mutation: Mutation) -> Iterator[None]:
+    """The mutation in place, the inline assertions out of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        _no_assertions(patch)
+        mutation.patch(patch)
+        yield
+
+
+def _writes_prove_nothing(patch: pytest.MonkeyPatch) -> None:
+    """Rule 1: a deposed leader's write lands, and so does one that follows from an old version."""
+    patch.setattr(MetadataRepository, "_compares", lambda self: ())
+
+
+def _stale_seal_is_obeyed(patch: pytest.MonkeyPatch) -> None:
+    """Rule 2: a delayed Seal of a passed epoch stops a running replica and takes what was stored since."""
+    genuine = LogStreamExecutor.seal
+
+    def seal(self: LogStreamExecutor, source: str, message: Seal) -> None:
+        if message.epoch < self.epoch and self.state is RUNNING and message.llsn_end >= self.committed_end:
+            self._void_from(message.llsn_end)
+            self.log.stage_seal(self.epoch, message.llsn_end)
+            self.durable_end = self.end
+            self.changed = True
+            return
+        genuine(self, source, message)
+
+    patch.setattr(LogStreamExecutor, "seal", seal)
+
+
+def _old_completions_count(patch: pytest.MonkeyPatch) -> None:
+    """Rule 9: a seal is no barrier, and a write that was queued before it counts as durable after it."""
+
+    def on_batches_durable(self: LogStreamExecutor, epoch: Epoch, end: LLSN) -> None:
+        if end > self.durable_end:
+            self.durable_end = end
+            self.changed = True
+
+    genuine = LogStreamExecutor._promise_seal
+
+    def promise_seal(self: LogStreamExecutor, epoch: Epoch, llsn_end: LLSN) -> None:
+        genuine(self, epoch, llsn_end)
+        self._promise = None
+
+    patch.setattr(LogStreamExecutor, "_on_batches_durable", on_batches_durable)
+    patch.setattr(LogStreamExecutor, "_promise_seal", promise_seal)
+
+
+def _hwm_is_per_node(patch: pytest.MonkeyPatch) -> None:
+    """Rule 10: a high watermark counts for every replica of the node that is told."""
+
+    def raise_hwm(self: LogStreamExecutor, hwm: GLSN) -> bool:
+        self.global_hwm = max(self.global_hwm, hwm)
+        return True
+
+    patch.setattr(LogStreamExecutor, "raise_hwm", raise_hwm)
+
+
+def _append_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Rule 17: an append is taken whatever epoch its client knew."""
+    genuine = LogStreamExecutor.append
+
+    def append(self: LogStreamExecutor, source: str, message: Append, header: BatchHeader, now: float) -> None:
+        current = Append(
+            message.request, message.lsid, self.epoch, message.prev_sequence, message.horizon, message.batch
+        )
+        genuine(self, source, current, header, now)
+
+    patch.setattr(LogStreamExecutor, "append", append)
+
+
+def _no_deduplication(patch: pytest.MonkeyPatch) -> None:
+    """Rule 18: every batch that arrives is new."""
+
+    def judge(*_: object) -> tuple[Fate, Record | None]:
+        return Fate.NEW, None
+
+    patch.setattr(DedupTable, "judge", judge)
+
+
+def _fastest_replica_decides(patch: pytest.MonkeyPatch) -> None:
+    """A cut commits what one replica has, not what all have."""
+
+    def fastest(values: Any, **_: object) -> int:
+        return max(values, default=0)
+
+    patch.setattr(tally, "min", fastest, raising=False)
+
+
+def _reported_before_synced(patch: pytest.MonkeyPatch) -> None:
+    """A batch is reported as soon as it is staged."""
+    genuine = LogStreamExecutor._store
+
+    def store(self: LogStreamExecutor, prev: Sequence, header: BatchHeader, batch: bytes) -> executor.Pending:
+        stored = genuine(self, prev, header, batch)
+        self.durable_end = self.end
+        self.changed = True
+        return stored
+
+    patch.setattr(LogStreamExecutor, "_store", store)
+
+
+def _restarted_primary_runs_on(patch: pytest.MonkeyPatch) -> None:
+    """A restarted primary goes on in its epoch, and gives LLSNs that it had given before."""
+    genuine = LogStreamExecutor.recover
+
+    def recover(self: LogStreamExecutor, context: Any, *, healthy: bool) -> None:
+        genuine(self, context, healthy=healthy)
+        if self.epoch % 2 == 0 and self.epoch > 0:
+            self.state = RUNNING
+            if self.primary == self.snid and len(self.replicas) > 1:
+                others = [snid for snid in self.replicas if snid != self.snid]
+                backups = executor.Backups(self.lsid, self.epoch, others, self.end, self._send, 0.0)
+                self._backups = backups
+
+    patch.setattr(LogStreamExecutor, "recover", recover)
+
+
+def _directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    """A new segment is written to before its name is durable."""
+    genuine = logfiles.publish
+
+    class Forgetful:
+        def __init__(self, fs: Any) -> None:
+            self._fs = fs
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._fs, name)
+
+        def sync_dir(self, path: str) -> None:
+            """Forgotten."""
+
+    def publish(fs: Any, *args: Any, **kwargs: Any) -> Any:
+        return genuine(Forgetful(fs), *args, **kwargs)
+
+    patch.setattr(logfiles, "publish", publish)
+
+
+def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
+    """Rule 6: a seal cuts the file at the first batch it voids, and with it the commits that were written after."""
+    genuine_batch, genuine_seal = Replay._batch, Replay._seal
+
+    def batch(self: Any, frame: Any) -> None:
+        genuine_batch(self, frame)
+        self.before = getattr(self, "before", {})
+        self.before[frame.header.llsn] = self.state.context()
+
+    def seal(self: Any, frame: Any) -> None:
+        before = getattr(self, "before", {})
+        voided = sorted(llsn for llsn in before if llsn >= frame.header.llsn and llsn < self.state.end)
+        genuine_seal(self, frame)
+        if voided:
+            old = before[voided[0]]
+            lost = [item for item in self.dedup_tail if item[0] == "commit" and item[1].llsn_end > old.committed_end]
+            if lost:
+                self.state.committed_end = old.committed_end
+                self.state.version, self.state.hwm, self.state.local_hwm = old.version, old.hwm, old.local_hwm
+
+    patch.setattr(Replay, "_batch", batch)
+    patch.setattr(Replay, "_seal", seal)
+
+
+MUTATIONS = [
+    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 1),
+    Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 1),
+    Mutation("rule9_old_completions_count", "exactly_once", _old_completions_count, 1),
+    Mutation("rule10_hwm_is_per_node", "contiguous_subscriptions", _hwm_is_per_node, 1),
+    Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 1),
+    Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 1),
+    Mutation("commit_before_the_slowest_replica", "exactly_once", _fastest_replica_decides, 1),
+    Mutation("reported_before_synced", "exactly_once", _reported_before_synced, 1),
+    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 1),
+    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 1),
+    Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 1),
+]
