@@ -1,0 +1,432 @@
+"""The stage of a golden script: a cluster in which nothing happens until the script says so.
+
+Messages lie in flight until they are delivered, dropped or copied; what a process has staged lies in memory until it is
+synced; time stands still. Every command leaves a trace: what was delivered, and below it, indented, what changed, which
+rule's branch was taken, what was sent. The commands are the methods named `do_...`; their text says what they do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from tests.golden import words
+from tests.golden.actors import TOPIC, MetadataActor, StorageNodeActor
+from varlog import limits
+from varlog.core.address import METADATA_REPOSITORY, Address
+from varlog.core.appending import Outcome, Writer
+from varlog.core.branches import Branch
+from varlog.core.executor import LogStreamExecutor
+from varlog.core.manager import reconcile
+from varlog.core.messages import (
+    AppendReply,
+    CreateStream,
+    CreateTopic,
+    Decided,
+    Info,
+    Message,
+    RegisterNode,
+    RegisterStream,
+    Scan,
+    SealStream,
+)
+from varlog.core.metastate import AnyEntry
+from varlog.core.routing import Routing
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, WriterID
+
+MANAGER = "manager"
+READER = "reader"
+
+
+class Letter(NamedTuple):
+    """A message in flight."""
+
+    source: Address
+    target: Address
+    message: Message
+
+    def __str__(self) -> str:
+        return f"{self.source} -> {self.target}  {words.message(self.message)}"
+
+
+def _sent(letters: list[Letter]) -> Iterator[str]:
+    """A line for each kind of message; what is in it is told when it arrives."""
+    for kind in dict.fromkeys(type(letter.message).__name__ for letter in letters):
+        targets = [letter.target for letter in letters if type(letter.message).__name__ == kind]
+        yield f"{letters[0].source} sends {kind} to {', '.join(targets)}"
+
+
+class View(NamedTuple):
+    """What of a replica is worth a line when it changes."""
+
+    state: ReplicaState
+    epoch: Epoch
+    end: LLSN
+    durable_end: LLSN
+    committed_end: LLSN
+    local_hwm: GLSN
+    global_hwm: GLSN
+    healthy: bool
+
+    @classmethod
+    def of(cls, executor: LogStreamExecutor) -> View:
+        return cls(
+            executor.state,
+            executor.epoch,
+            executor.end,
+            executor.durable_end,
+            executor.committed_end,
+            executor.local_hwm,
+            executor.global_hwm,
+            executor.healthy,
+        )
+
+    def changes(self, after: View) -> Iterator[str]:
+        if after.end > self.end:
+            yield f"stores LLSN {words.span(self.end, after.end)}"
+        if after.durable_end > self.durable_end:
+            yield f"LLSN {words.span(self.durable_end, after.durable_end)} is durable"
+        if after.committed_end > self.committed_end:
+            count = after.committed_end - self.committed_end
+            glsns = words.span(after.local_hwm + 1 - count, after.local_hwm + 1)
+            llsns = words.span(self.committed_end, after.committed_end)
+            yield f"commits LLSN {llsns} as GLSN {glsns}, complete to GLSN {after.global_hwm}"
+        elif after.global_hwm > self.global_hwm:
+            yield f"complete to GLSN {after.global_hwm}"
+        if after.end < self.end:
+            yield f"drops LLSN {words.span(after.end, self.end)}"
+        if (after.state, after.epoch) != (self.state, self.epoch):
+            yield f"{self.state.name} in epoch {self.epoch} -> {after.state.name} in epoch {after.epoch}"
+        if not after.healthy and self.healthy:
+            yield "needs repair"
+
+
+class Client:
+    """A writer, and what it appends."""
+
+    def __init__(self, number: int, send: Callable[[Address, Message], None], tell: Callable[[str], None]) -> None:
+        self.routing = Routing()
+        self._payloads: dict[int, str] = {}
+        self._tell = tell
+        # Consecutive clients choose consecutive log streams, of up to five.
+        ids = (WriterID(60 * life + number - 1) for life in count(1))
+        self.writer = Writer(TOPIC, self.routing, lambda: next(ids), send, self._settle)
+
+    def append(self, entries: list[str], now: float) -> None:
+        id_ = len(self._payloads)
+        self._payloads[id_] = " ".join(entries)
+        self.writer.append(id_, [entry.encode() for entry in entries], now + 60.0, now)
+
+    def _settle(self, id_: int, outcome: Outcome) -> None:
+        self._tell(f"[{self._payloads[id_]}] {words.outcome(outcome)}")
+
+
+class Stage:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
+        self._now = 0.0
+        self._flight: list[Letter] = []
+        self._nodes: dict[Address, StorageNodeActor] = {}
+        self._clients: dict[Address, Client] = {}
+        self._trace: list[str] = []
+        self._asides: list[str] = []
+        self._requests = count(1)
+        self._version = 0
+        """The last decision that was told."""
+
+    def execute(self, command: str) -> list[str]:
+        """Do one command; its trace."""
+        name, *args = command.split()
+        self._trace = []
+        getattr(self, f"do_{name}")(*args)
+        return self._trace or ["nothing happens"]
+
+    # What happens in one process, and what is seen of it
+
+    @contextmanager
+    def _event(self, actor: Address, headline: str | None) -> Iterator[None]:
+        if headline is not None:
+            self._trace.append(headline)
+        before = self._views(actor)
+        self._asides, sent = [], len(self._flight)
+        yield
+        if actor == METADATA_REPOSITORY and self._mr.repository.state.version > self._version:
+            self._tell_decisions()
+        for lsid, view in self._views(actor).items():
+            self._trace += [f"    {actor} ls {lsid}: {line}" for line in before.get(lsid, view).changes(view)]
+        self._trace += [f"    ({aside})" for aside in self._asides]
+        self._trace += [f"    {line}" for line in _sent(self._flight[sent:])]
+
+    def _views(self, actor: Address) -> dict[LogStreamID, View]:
+        node = self._nodes.get(actor)
+        return {executor.lsid: View.of(executor) for executor in node.node.executors} if node is not None else {}
+
+    def _tell_decisions(self) -> None:
+        for version, entry in self._mr.entries(self._version, msgspec.msgpack.Decoder(AnyEntry).decode):
+            self._trace.append(f"    mr version {version}: {words.entry(entry)}")
+            self._version = version
+
+    def _observe(self, branch: Enum) -> None:
+        if isinstance(branch, Branch):
+            self._asides.append(branch.value)
+
+    def _sender(self, source: Address) -> Callable[[Address, Message], None]:
+        return lambda target, message: self._flight.append(Letter(source, target, message))
+
+    # Setting the stage
+
+    def do_cluster(self, *settings: str) -> None:
+        """nodes=N rf=N streams=N [sync=off]: a new cluster, set up and running."""
+        wanted = dict(setting.split("=") for setting in settings)
+        self._clear()
+        self._mr = MetadataActor(self._sender(METADATA_REPOSITORY), self._observe)
+        snids = [StorageNodeID(n + 1) for n in range(int(wanted["nodes"]))]
+        for snid in snids:
+            sync = wanted.get("sync") != "off"
+            node = StorageNodeActor(snid, self._sender(f"sn/{snid}"), self._observe, sync=sync)
+            self._nodes[node.address] = node
+            self._ask(RegisterNode(0, snid))
+        factor = int(wanted["rf"])
+        self._ask(CreateTopic(0, "log", factor, min(2, factor)))
+        for n in range(int(wanted["streams"])):
+            lsid = LogStreamID(self._ask(CreateStream(0, TOPIC)).value)
+            replicas = tuple((snids * 2)[n % len(snids) :][:factor])
+            for snid in replicas:
+                self._nodes[f"sn/{snid}"].add_log_stream(lsid)
+            self._ask(RegisterStream(0, lsid, replicas))
+        self._version = self._mr.repository.state.version
+        self.do_recover()
+        self._trace = []
+        self.do_show("all")
+
+    def _ask(self, message: Message) -> Decided:
+        self._mr.receive(MANAGER, message, self._now)
+        self._mr.sync()
+        answer = next(letter.message for letter in self._flight if isinstance(letter.message, Decided))
+        self._flight = [letter for letter in self._flight if letter.message is not answer]
+        return answer
+
+    # Messages
+
+    def do_deliver(self, *which: str) -> None:
+        """SOURCE -> TARGET [KIND]: what is in flight there now. all: everything, until nothing is in flight."""
+        if which == ("all",):
+            while self._flight:
+                self._deliver(self._flight[0])
+        else:
+            for letter in self._select(which):
+                self._deliver(letter)
+
+    def do_drop(self, *which: str) -> None:
+        """SOURCE -> TARGET [KIND]: lose what is in flight there."""
+        for letter in self._select(which):
+            self._flight.remove(letter)
+            self._trace.append(f"lost: {letter}")
+
+    def do_copy(self, *which: str) -> None:
+        """SOURCE -> TARGET [KIND]: what is in flight there will arrive twice; the copy at the very end."""
+        for letter in self._select(which):
+            self._flight.append(letter)
+            self._trace.append(f"twice in flight: {letter}")
+
+    def _select(self, which: tuple[str, ...]) -> list[Letter]:
+        source, _, target, *kinds = which
+        found: list[Letter] = []
+        for letter in self._flight:
+            fits = source in {"*", letter.source} and target in {"*", letter.target}
+            if fits and (not kinds or type(letter.message).__name__ in kinds) and letter not in found:
+                found.append(letter)
+        assert found, f"nothing is in flight: {' '.join(which)}"
+        return found
+
+    def _deliver(self, letter: Letter) -> None:
+        self._flight.remove(letter)
+        source, target, message = letter
+        with self._event(target, str(letter)):
+            if target in self._clients and isinstance(message, AppendReply):
+                self._clients[target].writer.on_reply(message, self._now)
+            elif target in self._nodes:
+                self._nodes[target].receive(source, message, self._now)
+            elif target == METADATA_REPOSITORY:
+                self._mr.receive(source, message, self._now)
+
+    # Disks and crashes
+
+    def do_sync(self, *actors: str) -> None:
+        """SN or mr, or several, or all: write what was staged and sync what needs it."""
+        everyone = [*(address for address, node in self._nodes.items() if node.alive), METADATA_REPOSITORY]
+        for actor in everyone if actors == ("all",) else actors:
+            self._sync(actor)
+
+    def _sync(self, actor: Address) -> bool:
+        """Whether anything came of it."""
+        told = len(self._trace)
+        with self._event(actor, f"{actor} syncs"):
+            if actor == METADATA_REPOSITORY:
+                self._mr.sync()
+            else:
+                self._nodes[actor].sync(self._now)
+        if len(self._trace) > told + 1:
+            return True
+        del self._trace[told:]
+        return False
+
+    def do_crash(self, actor: str, *how: str) -> None:
+        """ACTOR [power [lose=N,N]]: the process dies; with power, its unsynced writes are gone, or only those."""
+        lost = [letter for letter in self._flight if letter.target == actor]
+        self._flight = [letter for letter in self._flight if letter.target != actor]
+        if actor == METADATA_REPOSITORY:
+            self._mr.crash()
+            self._trace.append("mr: killed")
+        elif not how:
+            self._nodes[actor].crash()
+            self._trace.append(f"{actor}: killed")
+        else:
+            numbers = {int(n) for setting in how[1:] for n in setting.removeprefix("lose=").split(",")}
+            writes = self._nodes[actor].lose_power(numbers or None)
+            lost_writes = f"number {', '.join(map(str, sorted(numbers)))}" if numbers else "all"
+            unsynced = f"unsynced writes: {writes}; lost: {lost_writes}" if writes else "everything it wrote was synced"
+            self._trace.append(f"{actor}: power lost; {unsynced}")
+        self._trace += [f"lost: {letter}" for letter in lost]
+
+    def do_restart(self, actor: str) -> None:
+        """ACTOR: starts again, from its disk."""
+        if actor == METADATA_REPOSITORY:
+            self._mr.start()
+            self._version = self._mr.repository.state.version
+            self._trace.append(f"mr: leads in term {self._mr.repository.term}, at version {self._version}")
+            return
+        with self._event(actor, f"{actor}: starts"):
+            self._nodes[actor].start()
+        self.do_show(actor)
+
+    # Time
+
+    def do_wait(self, seconds: str, *actors: str) -> None:
+        """SECONDS [ACTOR...]: time passes for all, and those named, or all, look at the clock once."""
+        self._now += float(seconds)
+        everyone = [*self._nodes, METADATA_REPOSITORY, *self._clients]
+        for actor in actors or everyone:
+            with self._event(actor, None):
+                if actor in self._clients:
+                    self._clients[actor].writer.tick(self._now)
+                elif actor == METADATA_REPOSITORY and self._mr.alive:
+                    self._mr.tick(self._now)
+                elif actor in self._nodes and self._nodes[actor].alive:
+                    self._nodes[actor].tick(self._now)
+
+    def do_settle(self) -> None:
+        """Deliver and sync whatever there is, until nothing moves."""
+        moved = True
+        while moved:
+            self.do_deliver("all")
+            moved = bool([actor for actor in self._busy() if self._sync(actor)])
+
+    def _busy(self) -> list[Address]:
+        staged = [address for address, node in self._nodes.items() if node.staged]
+        return [*staged, METADATA_REPOSITORY] if self._mr.alive else staged
+
+    # The manager
+
+    def do_manager(self) -> None:
+        """The manager looks at the world once and asks for what follows."""
+        with self._event(MANAGER, None):
+            for step in self._steps():
+                self._trace.append(f"manager: {step}")
+
+    def _steps(self) -> list[str]:
+        infos = {
+            node.snid: Info(0, node.snid, node.node.boot, tuple(e.info() for e in node.node.executors))
+            for node in self._nodes.values()
+            if node.alive
+        }
+        metadata = self._mr.repository.metadata(0)
+        found = reconcile(metadata, infos, lambda: next(self._requests), lambda stream: stream.replicas[0])
+        self._flight += [Letter(MANAGER, step.address, step.message) for step in found]
+        return [step.sentence for step in found]
+
+    def do_seal(self, lsid: str) -> None:
+        """ls=N: somebody asks for a seal."""
+        for info in self._mr.repository.metadata(0).streams:
+            if f"ls={info.lsid}" == lsid:
+                message = SealStream(next(self._requests), info.lsid, info.epoch)
+                self._flight.append(Letter(MANAGER, METADATA_REPOSITORY, message))
+                self._trace.append(str(self._flight[-1]))
+
+    def do_recover(self) -> None:
+        """The manager acts until it knows nothing new; all arrives and is synced; only its sentences are told."""
+        sentences: list[str] = []
+        before: list[str] = []
+        while True:
+            self.do_wait("1.0", *self._nodes, METADATA_REPOSITORY)
+            self.do_settle()
+            steps = self._steps()
+            if steps == before:
+                break
+            sentences += [f"manager: {step}" for step in steps]
+            before = steps
+            self.do_settle()
+        self._trace = sentences
+
+    # Clients
+
+    def do_append(self, client: str, *entries: str) -> None:
+        """CLIENT ENTRY...: one batch."""
+        if client not in self._clients:
+            number = int(client.removeprefix("w"))
+            self._clients[client] = Client(number, self._sender(client), lambda line: self._say(client, line))
+            self._refresh(client)
+        with self._event(client, None):
+            self._clients[client].append(list(entries), self._now)
+            if self._clients[client].writer.wants_metadata:
+                self._refresh(client)
+
+    def do_commit(self, client: str, *entries: str) -> None:
+        """CLIENT ENTRY...: one batch, and everything it takes until the client is answered and nothing moves."""
+        self.do_append(client, *entries)
+        self.do_settle()
+        self._trace = [line for line in self._trace if line.startswith(f"    {client}: ")]
+
+    def do_refresh(self, client: str) -> None:
+        """CLIENT: learns the present metadata."""
+        with self._event(client, None):
+            self._refresh(client)
+
+    def _refresh(self, client: str) -> None:
+        self._clients[client].routing.update(self._mr.repository.metadata(0))
+        self._clients[client].writer.on_metadata(self._now)
+
+    def _say(self, client: str, line: str) -> None:
+        self._trace.append(f"    {client}: {line}")
+
+    def do_read(self, node: str, lsid: str, begin: str) -> None:
+        """SN ls=N from=GLSN: what a replica answers to a read, without waiting."""
+        request = next(self._requests)
+        asked = LogStreamID(int(lsid.removeprefix("ls="))), GLSN(int(begin.removeprefix("from=")))
+        self._nodes[node].read(READER, Scan(request, *asked, limits.SCAN_REPLY_BYTES, wait=False), self._now)
+        letter = next(letter for letter in self._flight if letter.target == READER)
+        self._flight.remove(letter)
+        self._trace.append(str(letter))
+
+    # Looking
+
+    def do_show(self, actor: str) -> None:
+        """SN, mr or all: the present state."""
+        if actor in {METADATA_REPOSITORY, "all"}:
+            repository = self._mr.repository
+            tail = repository.state.topics[TOPIC].hwm
+            self._trace.append(f"mr at version {repository.state.version}; the tail is GLSN {tail}")
+            self._trace += [f"    {words.stream(info)}" for info in repository.metadata(0).streams]
+        for address, node in self._nodes.items():
+            if actor in {address, "all"} and node.alive:
+                self._trace.append(f"{address} at version {node.node.version}")
+                self._trace += [f"    {words.replica(executor)}" for executor in node.node.executors]
