@@ -72,12 +72,12 @@ class Replica:
         identity = LogStreamIdentity(ClusterID(1), snid, TOPIC, LSID)
         make = LogStreamStorage.open if self.disk.exists(PATH) else LogStreamStorage.create
         self.storage = make(self.disk, PATH, identity, options)
-        self.executor = LogStreamExecutor(snid, TOPIC, LSID, self.storage, self._send, self.branches.append, dedup)
+        self.executor = LogStreamExecutor(snid, TOPIC, LSID, self.storage, self.send, self.branches.append, dedup)
         self.storage.snapshot_source = self.executor.dedup.snapshot
         recovered = self.storage.recovered
         self.executor.recover(recovered, healthy=recovered.corruption is None)
 
-    def _send(self, address: str, message: Message) -> None:
+    def send(self, address: str, message: Message) -> None:
         self.sent.append((address, message))
 
     def restarted(self) -> Replica:
