@@ -170,6 +170,19 @@ class Owner:
         owner.reopen()
         return owner
 
+    @classmethod
+    def resume_open(cls, other: Owner, model: Model) -> Owner:
+        """An owner of a log that `other` has opened and is what `model` says."""
+        owner = cls.__new__(cls)
+        owner._begin(other.fs, other.options, other.path, copy.deepcopy(model))
+        owner.storage = other.storage
+        owner.storage.snapshot_source = owner._snapshot
+        return owner
+
+    def skip_to(self, sequence: int) -> None:
+        """Go on with other batches than one would have appended by now."""
+        self._sequence = sequence
+
     def _begin(self, fs: FileSystem, settings: StorageOptions, path: str, model: Model) -> None:
         self.fs = fs
         self.path = path

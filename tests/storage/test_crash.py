@@ -227,10 +227,10 @@ class Judge:
     """Knows which logs a crash may leave."""
 
     def __init__(self, owner: NotingOwner) -> None:
+        self.records = len(owner.records)
         self._models = [model_of(owner.records[:k]) for k in range(len(owner.records) + 1)]
         self.options = owner.options
         self.states = 0
-        self.nested = 0
         self.chosen: set[int] = set()
 
     def check(self, state: CrashState) -> None:
@@ -283,7 +283,6 @@ class Judge:
         disk.start_recording()
         LogStreamStorage.open(disk, PATH, IDENTITY, self.options)
         for state in crash_states(disk.recorded(), limit=256):
-            self.nested += 1
             again = SimDisk.from_image(state.image)
             check_opened(LogStreamStorage.open(again, PATH, IDENTITY, self.options), model)
 
@@ -292,20 +291,25 @@ def _pairs(state: CrashState) -> list[tuple[str, int]]:
     return [note for note in state.notes if isinstance(note, tuple)]
 
 
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
-def test_every_crash_state_recovers(run: Run) -> None:
+def judge_run(run: Run, segment_bytes: int) -> Judge:
+    """Record a run and check every state a crash may leave of it."""
     disk = SimDisk()
     disk.start_recording()
-    owner = NotingOwner(disk, RUNS[run])
+    owner = NotingOwner(disk, segment_bytes)
     run(owner)
     recording = disk.recorded()
     judge = Judge(owner)
     for state in crash_states(recording):
         try:
             judge.check(state)
-        except BaseException as e:
-            e.add_note(f"crash after operation {state.position}: {state.how}")
-            raise
+        except Exception as e:
+            raise AssertionError(f"crash after operation {state.position}: {state.how}") from e
         assert state.complete
+    return judge
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
+def test_every_crash_state_recovers(run: Run) -> None:
+    judge = judge_run(run, RUNS[run])
     assert judge.states > 100
-    assert len(judge.chosen) >= len(owner.records) // 2, "the crashes left too few different logs"
+    assert len(judge.chosen) >= judge.records // 2, "the crashes left too few different logs"

@@ -1,0 +1,148 @@
+"""Trim: entries are refused at once, files go by whole segments, and a wholly trimmed replica knows where it is."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Owner, check_opened, options
+from varlog.errors import Trimmed
+from varlog.sim.disk import SimDisk
+from varlog.storage import trim
+from varlog.types import GLSN, LLSN, Epoch, Version
+
+
+def segments_of(disk: SimDisk) -> list[str]:
+    return [name for name in disk.listdir(PATH) if name.endswith(".seg")]
+
+
+def grown(disk: SimDisk, stores: int = 20) -> Owner:
+    owner = Owner(disk, options(600))
+    owner.unseal()
+    for _ in range(stores):
+        owner.store(2, 60)
+    return owner
+
+
+@pytest.mark.parametrize("glsn", [1, 2, 7, 20, 38, 39, 40])
+def test_L5_everything_at_or_below_the_point_is_gone_and_the_rest_is_there(glsn: int) -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    before = len(segments_of(disk))
+    owner.trim(glsn)
+    owner.check()
+    owner.flush()
+    owner.check()
+    if glsn > 7:
+        assert len(segments_of(disk)) < before
+    disk.power_loss(random.Random(glsn))
+    check_opened(owner.reopen(), owner.model)
+    owner.store()
+    owner.check()
+    assert not list(owner.storage.scrub())
+
+
+def test_rule14_a_wholly_trimmed_replica_knows_where_it_is() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    owner.seal()
+    owner.trim(owner.model.hwm)
+    owner.flush()
+    assert len(segments_of(disk)) == 1
+    disk.power_loss(random.Random(0))
+    recovered = owner.reopen().recovered
+    assert recovered.local_lwm == 0
+    assert (recovered.local_hwm, recovered.global_hwm, recovered.version) == (40, 40, 20)
+    check_opened(owner.storage, owner.model)
+    with pytest.raises(Trimmed):
+        owner.storage.read(GLSN(40), GLSN(41), 1)
+    assert owner.storage.read(GLSN(41), GLSN(EVERYTHING), 1) == []
+    owner.unseal()
+    owner.store()
+    owner.check()
+
+
+def test_rule14_the_record_holds_the_deduplication_table() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    table = owner._snapshot()
+    owner.trim(30)
+    owner.flush()
+    record = trim.read_record(disk, PATH, IDENTITY)
+    assert record is not None
+    assert record.snapshot == table
+    assert (record.llsn, record.glsn, record.version, record.committed_end) == (31, 30, 20, 41)
+
+
+def test_rule14_a_trim_never_goes_back() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    owner.trim(30)
+    owner.flush()
+    before = disk.image()
+    owner.storage.stage_trim(LLSN(5), GLSN(4), Version(20), Epoch(1))
+    owner.storage.stage_trim(LLSN(31), GLSN(30), Version(20), Epoch(1))
+    assert not owner.storage.staged
+    assert disk.image() == before
+    owner.check()
+
+
+def test_trimming_beyond_this_log_streams_entries_is_remembered() -> None:
+    """The point is the topic's: it may lie where other log streams have entries."""
+    disk = SimDisk()
+    owner = Owner(disk)
+    owner.store()
+    owner.append()
+    owner.flush()
+    owner.commit(skip=10)
+    owner.flush()
+    owner.trim(9)
+    owner.flush()
+    owner.trim(11)
+    owner.flush()
+    disk.kill()
+    check_opened(owner.reopen(), owner.model)
+    assert owner.storage.recovered.trim_glsn == 11
+    assert owner.storage.recovered.local_lwm == 13
+
+
+def test_leftovers_of_a_deletion_cut_short_are_deleted_at_open() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    group_files = set(segments_of(disk))
+    owner.trim(30)
+    group = owner.storage.take()
+    assert group is not None
+    doomed = sorted(group_files)[:3]
+    for number in range(disk.operations, disk.operations + 40):
+        again = SimDisk.from_image(disk.image())
+        other = Owner.resume(again, options(600), owner.model)
+        other.model.trim_glsn = GLSN(0)
+        other.trim(30)
+        again.fail_operation(again.operations + number - disk.operations, 5)
+        try:
+            other.flush()
+        except Exception:
+            again.kill()
+            other.model.trim_glsn = other.reopen().recovered.trim_glsn
+            assert other.model.trim_glsn in {0, 30}
+            check_opened(other.storage, other.model)
+            remaining = set(segments_of(again))
+            assert (not remaining & set(doomed)) == (other.model.trim_glsn == 30)
+        else:
+            break
+    else:
+        raise AssertionError("the trim never came to its end")
+
+
+def test_files_of_trimmed_segments_are_let_go_of() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    owner.check()
+    held = owner.storage._reader.residents
+    assert held > 3
+    owner.trim(36)
+    assert owner.storage._reader.residents < held
+    owner.flush()
+    owner.check()
