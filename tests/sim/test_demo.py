@@ -54,12 +54,12 @@ def test_power_is_lost_with_unsynced_data_and_the_log_comes_back(told: str) -> N
 
 def test_the_manager_speaks_for_itself(told: str) -> None:
     for decision in (
-        r"log stream \d: sealing epoch 2 because node \d is SEALING",
+        r"log stream \d: sealing epoch \d+ because node \d is SEALING",
         r"log stream \d: node 2 is to seal at LLSN \d+",
         r"log stream \d: all 3 replicas are sealed at LLSN \d+; unsealing",
-        r"log stream \d: node \d is to run as backup in epoch 4",
-        r"log stream \d: node \d is to run as primary in epoch 4",
-        r"log stream \d: all replicas run in epoch 6",
+        r"log stream \d: node \d is to run as backup in epoch \d+",
+        r"log stream \d: node \d is to run as primary in epoch \d+",
+        r"log stream \d: all replicas run in epoch \d+",
     ):
         assert re.search(f"manager: {decision}", told), decision
 

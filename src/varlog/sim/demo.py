@@ -170,10 +170,10 @@ class Demo:
         decided = {stream.lsid: stream.llsn_end for stream in self._streams()}
         for snid, replica in found:
             end = decided.get(replica.lsid, replica.committed_end)
-            missed = f"; it missed the cuts up to {end}" if replica.committed_end < end else ""
+            lacking = f"; it fetches the cuts up to {end}" if replica.committed_end < end else ""
             self._say(
                 f"node {snid} finds log stream {replica.lsid} {replica.state.name}, stored to the end "
-                f"{replica.durable_end}, committed to {replica.committed_end}{missed}"
+                f"{replica.durable_end}, committed to {replica.committed_end}{lacking}"
             )
         self._run_until(self._runs, RECOVERY_SECONDS)
         self._say("all log streams run again, on all replicas" if self._runs() else "not all log streams run again")
