@@ -1,0 +1,114 @@
+"""The primary's view of its backups: what is sent when, and when a backup is given up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.core.replica import LSID, OTHER, THIRD, batch_of
+from varlog.core.executor import Pending
+from varlog.core.messages import Message, Replicate, ReplicateAck
+from varlog.core.replication import GIVE_UP_AFTER, RESEND_AFTER, RESEND_BATCHES, Backups
+from varlog.types import LLSN, Epoch, Sequence, StorageNodeID, WriterID
+
+EPOCH = Epoch(2)
+
+
+class Primary:
+    """Two backups that have everything below LLSN 5, and what is sent to them."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, int]] = []
+        self.pending: list[Pending] = []
+        self.now = 0.0
+        self.backups = Backups(LSID, EPOCH, (OTHER, THIRD), LLSN(5), self._send, self.now)
+
+    def _send(self, address: str, message: Message) -> None:
+        assert isinstance(message, Replicate)
+        assert message.epoch == EPOCH
+        self.sent.append((address, message.llsn))
+
+    def replicate(self, llsn: int) -> None:
+        batch = Pending(LLSN(llsn), 1, EPOCH, WriterID(1), Sequence(llsn), Sequence(0), 0, batch_of(llsn))
+        self.pending.append(batch)
+        self.backups.replicate(batch, self.now)
+
+    def acknowledge(self, snid: StorageNodeID, received: int, durable: int | None = None) -> None:
+        ends = (LLSN(received), LLSN(received if durable is None else durable))
+        self.backups.acknowledged(ReplicateAck(LSID, snid, EPOCH, True, *ends), self.now)
+
+    def tick(self, seconds: float) -> bool:
+        """Whether a backup is given up."""
+        self.now += seconds
+        self.sent.clear()
+        return self.backups.tick(self.pending, self.now)
+
+
+def run(primary: Primary, seconds: float, each: Callable[[], None]) -> bool:
+    """Let time pass in small steps; whether a backup is given up on the way."""
+    for _ in range(round(seconds / 0.1)):
+        each()
+        if primary.tick(0.1):
+            return True
+    return False
+
+
+def test_every_batch_goes_to_every_backup() -> None:
+    primary = Primary()
+    for llsn in (5, 6):
+        primary.replicate(llsn)
+    assert primary.sent == [("sn/2", 5), ("sn/3", 5), ("sn/2", 6), ("sn/3", 6)]
+
+
+def test_what_is_overdue_is_sent_again_from_where_the_backup_is() -> None:
+    primary = Primary()
+    for llsn in (5, 6, 7):
+        primary.replicate(llsn)
+    primary.acknowledge(OTHER, 8)
+    primary.acknowledge(THIRD, 6)
+    assert not primary.tick(RESEND_AFTER)
+    assert primary.sent == []
+    assert not primary.tick(0.01)
+    assert primary.sent == [("sn/3", 6), ("sn/3", 7)]
+    assert not primary.tick(0.01)
+    assert primary.sent == [], "not again at once"
+
+
+def test_a_long_backlog_is_sent_again_in_parts() -> None:
+    primary = Primary()
+    for llsn in range(5, 6 + RESEND_BATCHES):
+        primary.replicate(llsn)
+    primary.acknowledge(OTHER, 6 + RESEND_BATCHES)
+    primary.tick(RESEND_AFTER + 0.01)
+    assert [llsn for _, llsn in primary.sent] == list(range(5, 5 + RESEND_BATCHES))
+
+
+def test_M7_a_backup_is_given_up_when_it_is_silent_although_something_is_outstanding() -> None:
+    primary = Primary()
+    assert not primary.tick(GIVE_UP_AFTER * 10), "nothing is outstanding"
+    primary.replicate(5)
+    assert not primary.tick(GIVE_UP_AFTER)
+    assert primary.tick(0.01)
+
+
+def test_M7_received_is_not_enough() -> None:
+    """A backup whose disk hangs goes on answering what it is sent again."""
+    primary = Primary()
+    primary.replicate(5)
+    primary.acknowledge(OTHER, 6)
+    assert run(primary, GIVE_UP_AFTER + 0.3, lambda: primary.acknowledge(THIRD, 6, durable=5))
+
+
+def test_M7_a_backup_that_makes_progress_is_not_given_up() -> None:
+    primary = Primary()
+    for llsn in range(5, 40):
+        primary.replicate(llsn)
+    primary.acknowledge(OTHER, 40)
+    ends = iter(range(6, 40))
+    assert not run(primary, GIVE_UP_AFTER * 3, lambda: primary.acknowledge(THIRD, next(ends)))
+
+
+def test_an_answer_of_somebody_else_says_nothing() -> None:
+    primary = Primary()
+    primary.replicate(5)
+    primary.acknowledge(StorageNodeID(9), 6)
+    assert primary.tick(GIVE_UP_AFTER + 0.01)
