@@ -369,6 +369,7 @@ class MetadataRepository:
     def tick(self, now: float) -> None:
         """Called a few times a second: try again what the store did not take."""
         self._now = now
+        self.history.prune(self._tallies.durable_version)
         stalled, self._stalled = self._stalled, None
         if stalled is not None:
             stalled()

@@ -262,11 +262,8 @@ class CutHistory:
     def fold(self, durable_version: Callable[[int], Version]) -> int:
         """Keep of the cuts so far only what `durable_version(lsid)` says is not on every disk; how many went whole."""
         floors: dict[int, Version] = {}
-        kept: dict[LogStreamID, list[CommitContext]] = {}
-        for held_lsid, contexts in self.held.items():
-            floors[held_lsid] = floor = durable_version(held_lsid)
-            if rest := [cc for cc in contexts if cc.version > floor]:
-                kept[held_lsid] = rest
+        self.prune(durable_version)
+        kept = self.held
         dropped = 0
         for version, cut in self._cuts:
             held = False
@@ -280,8 +277,16 @@ class CutHistory:
                     kept.setdefault(LogStreamID(lsid), []).append(context)
             dropped += not held
         self._cuts.clear()
-        self.held = kept
         return dropped
+
+    def prune(self, durable_version: Callable[[int], Version]) -> None:
+        """Let go of what is held and is on every disk by now."""
+        kept: dict[LogStreamID, list[CommitContext]] = {}
+        for lsid, contexts in self.held.items():
+            floor = durable_version(lsid)
+            if rest := [cc for cc in contexts if cc.version > floor]:
+                kept[lsid] = rest
+        self.held = kept
 
     def is_full(self, lsid: int) -> bool:
         """Whether so many cuts of a log stream are held that it should get no more."""

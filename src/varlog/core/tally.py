@@ -77,6 +77,7 @@ class Tallies:
             return None
         tails: dict[TopicID, int] = {}
         ranges: list[Range] = []
+        waiting: list[int] = []
         streams, tallies, topics = state.streams, self._tallies, state.topics
         for lsid in sorted(self._advanced):
             stream = streams[LogStreamID(lsid)]
@@ -85,13 +86,16 @@ class Tallies:
                 continue
             begin = stream.llsn_end
             end = min(tally.ends.values())
-            if end <= begin or is_full(lsid):
+            if end <= begin:
+                continue
+            if is_full(lsid):
+                waiting.append(lsid)
                 continue
             tpid = stream.tpid
             glsn = tails.get(tpid, topics[tpid].hwm) + 1
             ranges.append((lsid, tally.epoch, begin, glsn, end - begin))
             tails[tpid] = glsn + end - begin - 1
-        self._advanced.clear()
+        self._advanced = set(waiting)
         if not ranges:
             return None
         hwms = tuple((int(tpid), int(topics[tpid].hwm), hwm) for tpid, hwm in tails.items())

@@ -90,14 +90,14 @@ class Shape:
             nodes=nodes,
             streams=rng.randint(1, 4),
             replication_factor=replication_factor,
-            repositories=rng.choice((1, 1, 2)),
+            repositories=rng.choice((1, 2)),
             trimmers=rng.choice((0, 1)),
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
             careless=replication_factor > 1 and rng.random() < 0.1,
             old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
-            operator_seals=rng.choice((0, 0, 3, 10)),
+            operator_seals=rng.choice((0, 3, 10, 30)),
             outsider=nodes > replication_factor and rng.random() < 0.3,
         )
 
@@ -328,25 +328,18 @@ class Cluster:
             state = leader.repository.state
             ends = {int(s.lsid): int(s.llsn_end) for s in state.streams.values()}
             topics = {int(t.tpid): TopicState(t.hwm, t.trim, ends) for t in state.topics.values()}
-        replicas = [dump for node in self.nodes if node.process.alive for dump in self._dump(node)]
+        replicas = [dump for node in self.nodes for dump in self._dump(node)]
         return Evidence(self.history, topics, replicas, self.frames, liveness)
 
     def _dump(self, node: StorageNodeHost) -> list[ReplicaDump]:
         dumps = []
         for executor in node.node.executors:
-            storage = node.storages[executor.lsid]
-            batches, damaged = _committed(storage, executor.trim_glsn, executor.global_hwm)
-            dumps.append(
-                ReplicaDump(
-                    TOPIC,
-                    executor.lsid,
-                    node.process.name,
-                    batches,
-                    executor.committed_end,
-                    executor.trim_glsn,
-                    damaged or not executor.healthy,
-                )
-            )
+            storage = node.storages[executor.lsid] if node.process.alive else node.reopened(executor.lsid)
+            trim = executor.trim_glsn
+            batches, damaged = _committed(storage, trim, executor.global_hwm)
+            damaged = damaged or not executor.healthy
+            end = executor.committed_end
+            dumps.append(ReplicaDump(TOPIC, executor.lsid, node.process.name, batches, end, trim, damaged))
         return dumps
 
     @property

@@ -35,13 +35,13 @@ from varlog.core.metarepo import MetadataRepository, Role
 from varlog.metarepo.journal import Journal, JournalGroup, JournalOptions
 from varlog.sim.disk import SimDisk
 from varlog.sim.network import Network
-from varlog.sim.nodes import CID
+from varlog.sim.nodes import CID, SYNC_SECONDS
 from varlog.sim.process import Process
 from varlog.sim.store import SimStore, SimStoreClient
 from varlog.types import LogStreamID, StorageNodeID, TopicID
 
 TICK: Final = 0.1
-HEARTBEAT: Final = 0.2
+HEARTBEAT: Final = 0.1
 FRESH: Final = 1.0
 ASK_AGAIN: Final = 0.5
 SILENCE: Final = 1.0
@@ -71,7 +71,7 @@ class JournalDriver:
 
     def _write(self, group: JournalGroup) -> None:
         self._journal.write(group)
-        self._process.at(self._delay(0.001) if group.needs_sync else 0.0, self._sync, group)
+        self._process.at(self._delay(SYNC_SECONDS) if group.needs_sync else 0.0, self._sync, group)
 
     def _sync(self, group: JournalGroup) -> None:
         self._journal.sync(group)
@@ -115,7 +115,9 @@ class MetadataHost:
         self._patience = SILENCE * (1.0 + self._rng.random())
         if self._shared is None:
             try:
-                journal = Journal.open(self.disk, "/metadata", CID, JournalOptions(compact_bytes=1 << 16, nonce=self._nonce))
+                journal = Journal.open(
+                    self.disk, "/metadata", CID, JournalOptions(compact_bytes=1 << 16, nonce=self._nonce)
+                )
             except errors.VarlogError as error:
                 self._stop(error)
                 return

@@ -100,7 +100,7 @@ class Profile:
     """Of the network, all through the fault phase."""
 
 
-_LOSSY: Final = Conditions(mean_delay=0.002, loss=0.02, duplicate=0.02, reorder=0.5, stall=0.01, stall_seconds=0.5)
+_LOSSY: Final = Conditions(mean_delay=0.002, loss=0.02, duplicate=0.02, reorder=0.5, stall=0.01, stall_seconds=2.0)
 _CRASHES: Final = {
     Fault.KILL: 4.0,
     Fault.POWER_LOSS: 4.0,
@@ -113,7 +113,7 @@ _NETWORK: Final = {
     Fault.PARTITION_TWO_WAY: 3.0,
     Fault.ISOLATION: 3.0,
     Fault.BAD_NETWORK: 2.0,
-    Fault.TAKEOVER: 2.0,
+    Fault.TAKEOVER: 3.0,
 }
 _DISKS: Final = {
     Fault.DISK_FULL: 2.0,
@@ -132,12 +132,19 @@ _CLOCKS: Final = {
     Fault.KILL: 1.0,
 }
 
+_GRIND: Final = {
+    Fault.SLOW_DISK: 4.0,
+    Fault.POWER_LOSS: 3.0,
+    Fault.POWER_LOSS_ALL: 3.0,
+}
+
 PROFILES: Final[Sequence[tuple[float, Profile]]] = (
     (1.0, Profile("calm")),
     (3.0, Profile("network", _NETWORK, conditions=_LOSSY)),
     (3.0, Profile("crashes", _CRASHES, interval=1.5)),
     (2.0, Profile("disks", _DISKS, interval=1.5, at_once=2)),
     (2.0, Profile("clocks", _CLOCKS)),
+    (2.0, Profile("grind", _GRIND, interval=0.7, at_once=3)),
     (4.0, Profile("storm", {**_CRASHES, **_NETWORK, **_DISKS, **_CLOCKS}, 0.7, 1.5, 3, _LOSSY)),
 )
 """With how often each is drawn, relative to each other."""
@@ -280,7 +287,7 @@ class Nemesis:
             duplicate=0.1,
             reorder=1.0,
             stall=0.1,
-            stall_seconds=1.0,
+            stall_seconds=2.0,
         )
         self._last((), self._better)
 

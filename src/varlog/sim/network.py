@@ -50,6 +50,7 @@ class Conditions:
     stall: float = 0.0
     """Rate of messages delayed by up to `stall_seconds` more."""
     stall_seconds: float = 0.0
+    """A duplicate, too, is up to so much later than the message it repeats."""
 
 
 class Network:
@@ -95,7 +96,7 @@ class Network:
         self._schedule(source, target, receive, message)
         if conditions.duplicate and rng.random() < conditions.duplicate:
             world.count(NetworkFault.DUPLICATED, source, "->", address, message)
-            self._schedule(source, target, receive, message)
+            self._schedule(source, target, receive, message, late=rng.random() * conditions.stall_seconds)
 
     def partition(self, some: Iterable[Process], others: Iterable[Process], *, one_way: bool = False) -> None:
         """Stop what `some` send to `others`, and the other way round unless `one_way`."""
@@ -121,12 +122,15 @@ class Network:
             self._world.count(fault, source, "->", target.name, message)
         return fault is not None
 
-    def _schedule(self, source: Process, target: Process, receive: Receive, message: object) -> None:
+    def _schedule(self, source: Process, target: Process, receive: Receive, message: object, late: float = 0.0) -> None:
         rng, conditions, now = self._rng, self.conditions, self._world.now
         delay = conditions.min_delay + rng.expovariate(1.0) * conditions.mean_delay
         if conditions.stall and rng.random() < conditions.stall:
             delay += rng.random() * conditions.stall_seconds
             self._world.count(NetworkFault.STALLED, source, "->", target.name, message)
+        if late:  # a copy that went another way
+            self._world.at(delay + late, self._arrive, source, target, receive, message, owner=target)
+            return
         link = (source, target)
         last = self._last_arrival.get(link, 0.0)
         if now + delay >= last:

@@ -28,6 +28,8 @@ from varlog.types import LLSN, ClusterID, Epoch, LogStreamID, LogStreamIdentity,
 
 CID: Final = ClusterID(1)
 TICK: Final = 0.1
+SYNC_SECONDS: Final = 0.004
+"""A disk slow enough that something is under way whenever a fault strikes."""
 _VOLUME: Final = "/volume"
 
 
@@ -127,6 +129,12 @@ class StorageNodeHost:
         self.storages[lsid] = storage
         self.node.add(executor)
 
+    def reopened(self, lsid: LogStreamID) -> LogStreamStorage:
+        """What a node that is down has on its disk, looked at without touching it."""
+        identity = LogStreamIdentity(CID, self.snid, TopicID(1), lsid)
+        copy = SimDisk.from_image(self.disk.image())
+        return LogStreamStorage.open(copy, f"{self._path}/lsid={lsid}", identity, self._options)
+
     def kill(self) -> None:
         """The process ends; what it wrote stays in the page cache."""
         self.process.kill()
@@ -198,7 +206,7 @@ class StorageNodeHost:
             self._failed(lsid)
             return
         if group.needs_sync:
-            self.process.at(self._delay(0.001), self._sync, lsid, storage, group)
+            self.process.at(self._delay(SYNC_SECONDS), self._sync, lsid, storage, group)
         else:
             self._finish(lsid, storage, group)
 
