@@ -140,7 +140,7 @@ def test_indexes(batches: list[tuple[int, int, int]], ccs: list[CommitContext]) 
     assert len(data) % 8 == 0
     found = SegmentIndex.decode(data)
     assert found is not None
-    assert [found.batch(i) for i in range(len(found))] == batches
+    assert [found.run(i, LLSN(0), 0)[0] for i in range(len(found))] == batches
     assert [found.commit(i) for i in range(found.commits)] == ccs
 
 

@@ -46,6 +46,21 @@ def test_a_long_read_goes_on_over_segments_and_reads(monkeypatch: pytest.MonkeyP
     owner.check()
 
 
+def test_a_segment_is_closed_by_the_number_of_its_records_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that opening never has more to scan than that, however small batches are."""
+    monkeypatch.setattr(limits, "SEGMENT_RECORDS", 10)
+    disk = SimDisk()
+    owner = Owner(disk, options(1 << 20))
+    owner.unseal()
+    for number in range(30):
+        owner.store(1, 1)
+        if number % 7 == 0:
+            disk.kill()
+            owner.reopen()
+    assert len([name for name in disk.listdir(owner.path) if name.endswith(".seg")]) == 7
+    owner.check()
+
+
 def test_reads_in_many_threads_while_the_log_grows_and_is_trimmed(tmp_path: Path) -> None:
     owner = Owner(OSFileSystem(), options(4000, sync=False), path=str(tmp_path / "log"))
     owner.store(3, 100)

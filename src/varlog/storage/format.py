@@ -53,9 +53,11 @@ from varlog.types import (
     Epoch,
     LogStreamID,
     LogStreamIdentity,
+    Sequence,
     StorageNodeID,
     TopicID,
     Version,
+    WriterID,
 )
 
 FORMAT: Final = 1
@@ -333,6 +335,12 @@ def batch_check(batch: Buffer) -> int:
     """A batch's own checksum, as its writer put it there."""
     check: int = _BATCH_START.unpack_from(batch)[1]
     return check
+
+
+def batch_origin(batch: Buffer) -> tuple[WriterID, Sequence]:
+    """(writer id, sequence) of a batch that is whole."""
+    fields = record_batch.HEADER.unpack_from(batch)
+    return fields[9], fields[10]
 
 
 def is_body_whole(header: FrameHeader, body: memoryview) -> bool:

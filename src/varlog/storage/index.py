@@ -11,7 +11,7 @@ commit that is half appended is not counted.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import Final
 
 from varlog.storage import format as fmt
@@ -73,9 +73,16 @@ class SegmentIndex:
         """The number of the last batch that begins at or below `llsn`; -1 if there is none."""
         return bisect_right(self._llsns, llsn) - 1
 
-    def batch(self, number: int) -> tuple[LLSN, int, int]:
-        """(LLSN, offset, size) of a batch's frame."""
-        return LLSN(self._llsns[number]), self._offsets[number], self._sizes[number]
+    def run(self, number: int, llsn_end: LLSN, size: int) -> list[tuple[int, int, int]]:
+        """(LLSN, offset, size) of the frames from batch `number` on that begin below `llsn_end` and lie within `size`
+        bytes of the file; at least one."""
+        offsets, sizes = self._offsets, self._sizes
+        limit = offsets[number] + size
+        end = min(bisect_left(self._llsns, llsn_end), bisect_left(offsets, limit))
+        if end > number + 1 and offsets[end - 1] + sizes[end - 1] > limit:
+            end -= 1
+        end = max(end, number + 1)
+        return list(zip(self._llsns[number:end], offsets[number:end], sizes[number:end], strict=True))
 
     # Commits
 

@@ -267,9 +267,10 @@ class LogStreamStorage:
             if group.last_llsn_end is not None:
                 group.last_llsn_end = min(group.last_llsn_end, llsn_end)
             active.added_seal(llsn_end)
-            for segment in reversed(self._segments):
-                if segment.end > llsn_end:
-                    segment.end = llsn_end
+            for segment in self._segments[-2::-1]:
+                if segment.end <= llsn_end:
+                    break
+                segment.end = llsn_end
             self._readable_end = min(self._readable_end, llsn_end)
             self._staged(active, group)
 
@@ -288,6 +289,7 @@ class LogStreamStorage:
                 return
             self._state.unseal(epoch, members)
             group = self._stage_frame(active, FrameKind.UNSEAL, body, self._state.end, epoch)
+            active.added_unseal()
             group.needs_sync = True
             group.epoch_records.append(epoch)
             self._staged(active, group)
@@ -340,7 +342,7 @@ class LogStreamStorage:
 
     def _staged(self, active: ActiveSegment, group: WriteGroup) -> None:
         """A record is laid out; close its segment if that has filled it, and note where the group ends now."""
-        if active.offset >= self._options.segment_bytes:
+        if active.is_full(self._options.segment_bytes):
             active = self._roll(active, group)
         group.version = self._state.version
         group.written_end = self._state.end

@@ -113,7 +113,7 @@ class LogReader:
                 while llsn < end:
                     if not 0 <= number < len(index):
                         raise _not_covered(segment, llsn)
-                    run = _run(index, number, end, max_bytes)
+                    run = index.run(number, end, min(limits.READ_CHUNK_BYTES, max_bytes))
                     for frame in _read_run(resident.file, segment, run):
                         if not frame.header.llsn <= llsn < frame.header.llsn + frame.header.count:
                             raise _not_covered(segment, llsn)
@@ -262,20 +262,7 @@ def _version(segment: Segment) -> Version:
     return segment.version
 
 
-def _run(index: SegmentIndex, number: int, llsn_end: LLSN, max_bytes: int) -> list[tuple[LLSN, int, int]]:
-    """Batches from `number` on that are read at once: at least one, as far as they are wanted."""
-    run = [index.batch(number)]
-    begin = run[0][1]
-    limit = min(limits.READ_CHUNK_BYTES, max_bytes)
-    for following in range(number + 1, len(index)):
-        batch = index.batch(following)
-        if batch[0] >= llsn_end or batch[1] + batch[2] - begin > limit:
-            break
-        run.append(batch)
-    return run
-
-
-def _read_run(file: File, segment: Segment, run: list[tuple[LLSN, int, int]]) -> Iterator[StoredFrame]:
+def _read_run(file: File, segment: Segment, run: list[tuple[int, int, int]]) -> Iterator[StoredFrame]:
     begin = run[0][1]
     try:
         view = memoryview(file.pread(run[-1][1] + run[-1][2] - begin, begin))

@@ -8,16 +8,17 @@ since the snapshot the segment begins with.
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from varlog import batch as record_batch
-from varlog.errors import UnsupportedFormat, VarlogError
+from varlog.errors import ConsistencyViolation
 from varlog.storage import format as fmt
 from varlog.storage.format import Context, FrameHeader, FrameKind, SegmentHeader
 from varlog.storage.scan import Frame
 from varlog.storage.segment import ActiveSegment
 from varlog.storage.state import LogState
 from varlog.types import LLSN, Epoch, Sequence, WriterID
+
+_BATCH: Final = int(FrameKind.BATCH)
 
 
 class UncommittedBatch(NamedTuple):
@@ -33,15 +34,10 @@ class UncommittedBatch(NamedTuple):
 
 
 def uncommitted_batch(header: FrameHeader, body: memoryview) -> UncommittedBatch:
-    batch = record_batch.peek_header(body)
+    """What a batch's frame and its own header say; both are verified by their checksums."""
+    writer_id, sequence = fmt.batch_origin(body)
     return UncommittedBatch(
-        header.llsn,
-        header.count,
-        header.epoch,
-        WriterID(batch.writer_id),
-        Sequence(batch.sequence),
-        Sequence(header.prev_sequence),
-        header.length,
+        header.llsn, header.count, header.epoch, writer_id, sequence, Sequence(header.prev_sequence), header.length
     )
 
 
@@ -63,29 +59,25 @@ class Replay:
         """Apply a whole frame; False if it does not follow from what is before it."""
         kind = frame.header.kind
         try:
-            if kind == FrameKind.BATCH:
-                self._batch(frame)
-            elif kind == FrameKind.COMMIT:
+            if kind == _BATCH:
+                return self._batch(frame)
+            if kind == FrameKind.COMMIT:
                 return self._commit(frame)
-            elif kind == FrameKind.SEAL:
-                self._seal(frame)
-            elif kind == FrameKind.UNSEAL:
-                return self._unseal(frame)
-            else:
-                return False
-        except UnsupportedFormat:
-            raise
-        except VarlogError:
+            if kind == FrameKind.SEAL:
+                return self._seal(frame)
+            return kind == FrameKind.UNSEAL and self._unseal(frame)
+        except ConsistencyViolation:
             return False
-        return True
 
-    def _batch(self, frame: Frame) -> None:
+    def _batch(self, frame: Frame) -> bool:
         header = frame.header
         batch = uncommitted_batch(header, frame.body)
-        self.state.batch(header.llsn, header.count, header.epoch)
-        self.active.added_batch(header.llsn, header.count, frame.offset, frame.end - frame.offset)
+        llsn, count = batch.llsn, batch.count
+        self.state.batch(llsn, count, batch.epoch)
+        self.active.added_batch(llsn, count, frame.offset, fmt.FRAME_HEADER_BYTES + header.length)
         self.uncommitted.append(batch)
-        self.dedup_tail.append(("batch", batch.llsn, batch.count, batch.writer_id, batch.sequence))
+        self.dedup_tail.append(("batch", llsn, count, batch.writer_id, batch.sequence))
+        return True
 
     def _commit(self, frame: Frame) -> bool:
         cc = fmt.decode_commit(frame.body)
@@ -98,7 +90,7 @@ class Replay:
         self.dedup_tail.append(("commit", cc))
         return True
 
-    def _seal(self, frame: Frame) -> None:
+    def _seal(self, frame: Frame) -> bool:
         llsn_end = frame.header.llsn
         self.state.seal(frame.header.epoch, llsn_end)
         self.active.added_seal(llsn_end)
@@ -106,10 +98,12 @@ class Replay:
         while self.uncommitted and self.uncommitted[-1].llsn >= llsn_end:
             self.uncommitted.pop()
         self.dedup_tail.append(("truncate", llsn_end))
+        return True
 
     def _unseal(self, frame: Frame) -> bool:
         members = fmt.decode_members(frame.body)
         if members is None:
             return False
         self.state.unseal(frame.header.epoch, members)
+        self.active.added_unseal()
         return True

@@ -13,6 +13,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from varlog import limits
 from varlog.storage import format as fmt
 from varlog.storage.format import Context, Footer, FrameKind
 from varlog.storage.index import SegmentIndex
@@ -68,8 +69,8 @@ class Segment:
 class ActiveSegment:
     """The newest segment, as it is laid out. See the module's text."""
 
-    __slots__ = ("_begin", "_identity", "chain", "first_llsn", "floor", "index", "name", "nonce", "offset", "segment",
-                 "seq", "synced")  # fmt: skip
+    __slots__ = ("_begin", "_identity", "chain", "first_llsn", "floor", "index", "name", "nonce", "offset", "records",
+                 "segment", "seq", "synced")  # fmt: skip
 
     def __init__(
         self, identity: LogStreamIdentity, seq: int, first_llsn: LLSN, nonce: int, context: Context, chain: int
@@ -83,6 +84,8 @@ class ActiveSegment:
         self.nonce = nonce
         self.offset = fmt.SEGMENT_HEADER_BYTES
         self.chain = chain
+        self.records = 0
+        """How many batches, commits, seals and unseals it holds."""
         self.synced = 0
         """The file is known to be synced up to here; every frame repeats it (rule 15)."""
         self.floor = NO_FLOOR
@@ -135,13 +138,19 @@ class ActiveSegment:
         )  # fmt: skip
         return frame + fmt.encode_footer(footer)
 
+    def is_full(self, segment_bytes: int) -> bool:
+        """Whether the next record goes to the next segment. The number of records bounds what opening has to scan."""
+        return self.offset >= segment_bytes or self.records >= limits.SEGMENT_RECORDS
+
     # What the records do to the index; the same when they are staged and when they are replayed.
 
     def added_batch(self, llsn: LLSN, count: int, offset: int, size: int) -> None:
+        self.records += 1
         self.index.add_batch(llsn, offset, size)
         self.segment.end = LLSN(llsn + count)
 
     def added_commit(self, cc: CommitContext) -> None:
+        self.records += 1
         self.index.add_commit(cc)
         segment = self.segment
         segment.committed_end = cc.llsn_end
@@ -149,7 +158,11 @@ class ActiveSegment:
         segment.version = cc.version
 
     def added_seal(self, llsn_end: LLSN) -> None:
+        self.records += 1
         self.index.drop_from(llsn_end)
         self.floor = min(self.floor, llsn_end)
         self._begin = min(self._begin, llsn_end)
         self.segment.end = min(self.segment.end, llsn_end)
+
+    def added_unseal(self) -> None:
+        self.records += 1
