@@ -29,7 +29,7 @@ from varlog.errors import NoSuchReplica
 from varlog.sim.crash import CrashState, crash_states
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Image
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.log import LogStreamStorage, StorageOptions
 from varlog.types import LLSN
 
 Run = Callable[["NotingOwner"], None]
@@ -38,9 +38,9 @@ Run = Callable[["NotingOwner"], None]
 class NotingOwner(Owner):
     """Notes in the recording what was issued and what is durable."""
 
-    def __init__(self, disk: SimDisk, segment_bytes: int) -> None:
+    def __init__(self, disk: SimDisk, settings: StorageOptions) -> None:
         self._disk = disk
-        super().__init__(disk, options(segment_bytes))
+        super().__init__(disk, settings)
         disk.note(("durable", 0))
 
     def flush(self) -> None:
@@ -48,7 +48,7 @@ class NotingOwner(Owner):
             self._disk.note(("issued", len(self.records)))
             group = self.write_group()
             assert group is not None
-            if group.needs_sync:
+            if group.needs_sync and self.storage.synced:
                 self._disk.note(("durable", len(self.records)))
 
 
@@ -182,6 +182,27 @@ def everything(owner: NotingOwner) -> None:
     owner.flush()
 
 
+def without_sync(owner: NotingOwner) -> None:
+    """Nothing is promised; what is found must be a prefix all the same, and what a roll has closed must be there."""
+    for size in (20, 700, 20):
+        owner.append(1, size)
+        owner.flush()
+        owner.commit()
+        owner.flush()
+
+
+def without_sync_over_a_roll(owner: NotingOwner) -> None:
+    for size in (20, 400, 20):
+        owner.append(1, size)
+        owner.flush()
+        owner.commit()
+        owner.flush()
+    owner.trim(2)
+    owner.flush()
+    owner.append(1, 30)
+    owner.flush()
+
+
 def by_chance(seed: int) -> Run:
     """A run of twenty records or so, written in groups of different sizes."""
 
@@ -208,19 +229,20 @@ def by_chance(seed: int) -> Run:
     return run
 
 
-RUNS: dict[Run, int] = {
-    append_and_commit: 4096,
-    commits_without_sync: 4096,
-    roll: 700,
-    roll_in_one_group: 900,
-    seal_and_unseal: 2048,
-    seal_across_segments: 600,
-    trim: 700,
-    trim_everything: 600,
-    everything: 3000,
-    **{by_chance(seed): 500 + 50 * seed for seed in range(40)},
+RUNS: dict[Run, StorageOptions] = {
+    append_and_commit: options(4096),
+    commits_without_sync: options(4096),
+    roll: options(700),
+    roll_in_one_group: options(900),
+    seal_and_unseal: options(2048),
+    seal_across_segments: options(600),
+    trim: options(700),
+    trim_everything: options(600),
+    everything: options(3000),
+    without_sync: options(4096, sync=False),
+    without_sync_over_a_roll: options(700, sync=False),
+    **{by_chance(seed): options(500 + 50 * seed) for seed in range(40)},
 }
-"""Each with the size of its segments."""
 
 
 class Judge:
@@ -275,7 +297,10 @@ class Judge:
         owner.commit(1)
         owner.seal()
         owner.flush()
-        disk.power_loss(random.Random(self.states))
+        if self.options.sync:
+            disk.power_loss(random.Random(self.states))
+        else:
+            disk.kill()
         check_opened(owner.reopen(), owner.model)
 
     def _crash_in_recovery(self, image: Image, model: Model) -> None:
@@ -291,11 +316,11 @@ def _pairs(state: CrashState) -> list[tuple[str, int]]:
     return [note for note in state.notes if isinstance(note, tuple)]
 
 
-def judge_run(run: Run, segment_bytes: int) -> Judge:
+def judge_run(run: Run) -> Judge:
     """Record a run and check every state a crash may leave of it."""
     disk = SimDisk()
     disk.start_recording()
-    owner = NotingOwner(disk, segment_bytes)
+    owner = NotingOwner(disk, RUNS[run])
     run(owner)
     recording = disk.recorded()
     judge = Judge(owner)
@@ -310,6 +335,6 @@ def judge_run(run: Run, segment_bytes: int) -> Judge:
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: run.__name__)
 def test_every_crash_state_recovers(run: Run) -> None:
-    judge = judge_run(run, RUNS[run])
+    judge = judge_run(run)
     assert judge.states > 100
     assert len(judge.chosen) >= judge.records // 2, "the crashes left too few different logs"
