@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from varlog.batch import BatchHeader
-from varlog.core import executor, invariants, metarepo, tally
+from varlog.core import executor, invariants, tally
 from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import Append, Seal
 from varlog.core.metarepo import MetadataRepository
+from varlog.core.replication import Backups
 from varlog.core.states import RUNNING
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
@@ -53,7 +54,7 @@ def applied(mutation: Mutation) -> Iterator[None]:
 
 def _writes_prove_nothing(patch: pytest.MonkeyPatch) -> None:
     """Rule 1: a deposed leader's write lands, and so does one that follows from an old version."""
-    patch.setattr(MetadataRepository, "_compares", lambda self: ())
+    patch.setattr(MetadataRepository, "_compares", lambda _: ())
 
 
 def _stale_seal_is_obeyed(patch: pytest.MonkeyPatch) -> None:
@@ -78,7 +79,7 @@ def _stale_seal_is_obeyed(patch: pytest.MonkeyPatch) -> None:
 def _old_completions_count(patch: pytest.MonkeyPatch) -> None:
     """Rule 9: a seal is no barrier, and a write that was queued before it counts as durable after it."""
 
-    def on_batches_durable(self: LogStreamExecutor, epoch: Epoch, end: LLSN) -> None:
+    def on_batches_durable(self: LogStreamExecutor, _epoch: Epoch, end: LLSN) -> None:
         if end > self.durable_end:
             self.durable_end = end
             self.changed = True
@@ -165,7 +166,7 @@ def _restarted_primary_runs_on(patch: pytest.MonkeyPatch) -> None:
             self.state = RUNNING
             if self.primary == self.snid and len(self.replicas) > 1:
                 others = [snid for snid in self.replicas if snid != self.snid]
-                backups = executor.Backups(self.lsid, self.epoch, others, self.end, self._send, 0.0)
+                backups = Backups(self.lsid, self.epoch, others, self.end, self._send, 0.0)
                 self._backups = backups
 
     patch.setattr(LogStreamExecutor, "recover", recover)
@@ -216,15 +217,15 @@ def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 1),
-    Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 1),
-    Mutation("rule9_old_completions_count", "exactly_once", _old_completions_count, 1),
+    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 27),
+    Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 42),
+    Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 26),
     Mutation("rule10_hwm_is_per_node", "liveness", _hwm_is_per_node, 1),
-    Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 1),
-    Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 1),
+    Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 14),
+    Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 3),
     Mutation("commit_before_the_slowest_replica", "liveness", _fastest_replica_decides, 1),
-    Mutation("reported_before_synced", "dense_unique", _reported_before_synced, 1),
-    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 1),
-    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 1),
-    Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 1),
+    Mutation("reported_before_synced", "dense_unique", _reported_before_synced, 68),
+    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 11),
+    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 8),
+    Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 54),
 ]

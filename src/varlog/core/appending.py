@@ -6,8 +6,9 @@ batch ends in one of three ways:
 
 - *committed*: the log answered with its position;
 - *rejected*: every attempt is known not to have happened, and none will;
-- *unknown*: the deadline passed first. The writer then takes a new id, because what it knows of the old one's sequence
-  on the log is no longer sure; the old batch may still appear, once.
+- *unknown*: the deadline passed first. The batch may still appear, once. As long as later ones follow it the writer
+  goes on sending it, for their sake; when nobody waits any more it takes a new id, because what it knows of the old
+  one's sequence on the log is no longer sure.
 
 A batch carries a *horizon*, how far the writer knew the log stream to be committed when it first sent it, by which the
 log tells a new batch from one it has forgotten. So a writer that has been silent refreshes what it knows first.
@@ -86,7 +87,18 @@ DEFAULT_OPTIONS: Final = WriterOptions()
 
 
 class _Operation:
-    __slots__ = ("attempts", "batch", "deadline", "entries", "horizon", "id", "requests", "sequence", "unresolved")
+    __slots__ = (
+        "attempts",
+        "batch",
+        "deadline",
+        "entries",
+        "horizon",
+        "id",
+        "requests",
+        "sequence",
+        "told",
+        "unresolved",
+    )
 
     def __init__(self, id_: int, entries: Seq[bytes], deadline: float) -> None:
         self.id = id_
@@ -96,6 +108,8 @@ class _Operation:
         self.batch = b""
         self.horizon = LLSN(0)
         self.requests: list[int] = []
+        self.told = False
+        """Whoever asked for it has been told its outcome."""
         self.unresolved: set[Epoch] = set()
         """Epochs of attempts whose fate on the present log stream is not known."""
 
@@ -222,7 +236,7 @@ class Writer:
         if chosen is not None:
             self._lsid = chosen.lsid
             self._attempts.clear()  # all decided: what is still said of them says nothing of the next log stream
-            self._queue.extendleft(reversed(self._sent))
+            self._queue.extendleft(reversed([op for op in self._sent if not op.told]))
             self._sent.clear()
 
     def _resend(self, now: float) -> None:
@@ -290,7 +304,7 @@ class Writer:
     def _on_negative(self, op: _Operation, code: int, now: float) -> None:
         if op.unresolved:
             return
-        if not self._options.retry:
+        if op.told or not self._options.retry:
             self._finish(op, Rejected(code))
         self.wants_metadata = True
         self._pump(now)
@@ -299,28 +313,36 @@ class Writer:
         self._sent.remove(op)
         for request in op.requests:
             self._attempts.pop(request, None)
-        self._settle(op.id, outcome)
+        self._tell(op, outcome)
+
+    def _tell(self, op: _Operation, outcome: Outcome) -> None:
+        if not op.told:
+            op.told = True
+            self._settle(op.id, outcome)
 
     def _expire(self, now: float) -> None:
         late = [op for op in self._queue if op.deadline <= now]
         if late:
             self._queue = deque(op for op in self._queue if op.deadline > now)
             for op in late:
-                self._settle(op.id, Rejected(errors.DeadlineExceeded.code))
-        if any(op.deadline <= now for op in self._sent):
+                self._tell(op, Rejected(errors.DeadlineExceeded.code))
+        for op in self._sent:
+            if op.deadline <= now and op.unresolved:
+                self._tell(op, Undecided())
+        if self._sent and all(op.told or op.deadline <= now for op in self._sent):
             self._retire(now)
 
     def _retire(self, now: float) -> None:
-        """Give up this writer id. What may have happened is unknown; what never was sent, or is known not to have
-        happened, goes on under a new id, or is rejected if its time is up."""
+        """Give up this writer id. What may have happened is unknown; what is known not to have happened goes on under
+        a new id, or is rejected if its time is up."""
         sent, self._sent = list(self._sent), deque()
         self._begin_life()
         self._lsid = None
-        self._queue.extendleft(reversed([op for op in sent if not op.unresolved]))
+        self._queue.extendleft(reversed([op for op in sent if not op.unresolved and not op.told]))
         for op in self._queue:
             self._number(op, now)
         for op in sent:
             if op.unresolved:
-                self._settle(op.id, Undecided())
+                self._tell(op, Undecided())
         self._expire(now)
         self._pump(now)

@@ -294,7 +294,9 @@ class LogStreamExecutor:
         self._send(source, AppendReply(message.request, self.lsid, error.code, self.epoch))
 
     def _acknowledge(self, source: Address, request: int, glsn: GLSN, llsn: LLSN, count: int, epoch: Epoch) -> None:
-        self._send(source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas)))
+        self._send(
+            source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas), self.log.synced)
+        )
 
     # Replication
 
@@ -307,7 +309,18 @@ class LogStreamExecutor:
         elif message.llsn == self.end:
             self._store(message.prev_sequence, header, message.batch)  # acknowledged when it is durable
         else:
+            self._check_repeated(message, header)
             self._send_ack(source)
+
+    def _check_repeated(self, message: Replicate, header: BatchHeader) -> None:
+        for stored in self._pending:
+            if stored.llsn == message.llsn:
+                invariants.require(
+                    Invariant.ONE_CONTENT,
+                    (stored.writer_id, stored.sequence) == (header.writer_id, header.sequence),
+                    f"log stream {self.lsid}: two batches at LLSN {stored.llsn} in epoch {self.epoch}",
+                )
+                return
 
     def refuse_replicate(self, source: Address, message: Replicate) -> None:
         """Tell the primary of that epoch that this replica does not follow it."""

@@ -104,7 +104,7 @@ def _complete(
         sealed = replica.epoch == stream.epoch and replica.state is ReplicaState.SEALED
         if sealed and replica.healthy:
             ready += 1
-        elif not sealed and replica.epoch <= stream.epoch:
+        elif not sealed and replica.healthy and replica.epoch <= stream.epoch:
             why = f"log stream {stream.lsid}: node {snid} is to seal at LLSN {stream.llsn_end}"
             seal = Seal(request(), stream.lsid, stream.epoch, stream.llsn_end, trim)
             yield Step(node_address(snid), seal, why)

@@ -24,6 +24,10 @@ from varlog.types import (
 class ReplicaLog(Protocol):
     """Where an executor stages its records. Staging is memory only; the order of the calls is the order on disk."""
 
+    @property
+    def synced(self) -> bool:
+        """Whether what is told to be durable is synced; False for a node that was told not to."""
+
     def stage_batch(
         self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes, header: BatchHeader
     ) -> None: ...

@@ -78,6 +78,8 @@ class StorageNode:
         self._executors: dict[LogStreamID, LogStreamExecutor] = {}
         self._of_topic: dict[TopicID, list[LogStreamExecutor]] = {}
         self._waiting: dict[LogStreamID, list[_WaitingScan]] = {}
+        self._hwms: dict[TopicID, GLSN] = {}
+        """As of `version`."""
         self._fetched: dict[LogStreamID, float] = {}
         self._seq = 0
         self._asks = True
@@ -214,6 +216,7 @@ class StorageNode:
 
     def _raise_hwms(self, hwms: Iterable[tuple[int, int]]) -> None:
         for tpid, hwm in hwms:
+            self._hwms[TopicID(tpid)] = GLSN(hwm)
             for executor in self._of_topic.get(TopicID(tpid), ()):
                 executor.raise_hwm(GLSN(hwm))
                 if executor.lsid in self._waiting:
@@ -241,6 +244,7 @@ class StorageNode:
                 break
         if executor.committed_end == before:
             return
+        self._raise_hwms([(executor.tpid, self._hwms.get(executor.tpid, GLSN(0)))])
         if executor.lsid in self._waiting:
             self._wake(executor)
         self._fetched.pop(executor.lsid, None)  # there may be more than one reply holds

@@ -98,7 +98,7 @@ class Subscription:
                 fetch.request = 0
                 fetch.replica += 1
         self._advance(now)
-        if self._merge.blocked and now - self._refreshed > REFRESH_EVERY:
+        if (self._merge.blocked or not self._fetches) and now - self._refreshed > REFRESH_EVERY:
             self.wants_metadata = True
 
     def on_reply(self, reply: ScanReply, now: float) -> None:
@@ -118,6 +118,9 @@ class Subscription:
         self._advance(now)
 
     def _advance(self, now: float) -> None:
+        if self._end is not None and self._merge.next >= self._end:
+            self._finish(None)
+            return
         for chunk in self._merge.poll():
             if not self._hand_over(chunk):
                 return

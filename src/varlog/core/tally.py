@@ -10,6 +10,7 @@ This is the hottest code of the metadata repository: `count` runs once for every
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from varlog.core import invariants
 from varlog.core.branches import Branch, Observe
@@ -17,6 +18,9 @@ from varlog.core.invariants import Invariant
 from varlog.core.messages import Range, ReportLine
 from varlog.core.metastate import Cut, MetadataState, Stream
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+
+FAILED: Final = -1
+"""The end of a replica whose durable end shrank: it counts for nothing until it restarts, or its epoch ends."""
 
 
 class Tally:
@@ -64,8 +68,8 @@ class Tallies:
             before = tally.ends[snid]
             if epoch == tally.epoch and durable_end < before:
                 self._observe(Branch.RULE5_SHRUNK_REPORT)
-                tally.ends[snid] = 0  # a failed replica: nothing it says counts until its epoch ends
-            elif healthy:
+                tally.ends[snid] = FAILED
+            elif healthy and before != FAILED:
                 tally.durable_versions[snid] = durable_version
                 if epoch == tally.epoch and durable_end > before:
                     tally.ends[snid] = durable_end

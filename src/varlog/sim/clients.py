@@ -136,9 +136,11 @@ class WriterClient(ClientHost):
         return WriterID(self.rng.getrandbits(63) + 1)
 
     def _next(self) -> None:
-        if not self.shared.stopping and self._writer.outstanding < self._options.window:
-            self._append()
-        self.process.at(self.rng.expovariate(1.0) * self._pace, self._next)
+        burst = self.rng.choice((1, 1, self._options.window))
+        for _ in range(burst):
+            if not self.shared.stopping and self._writer.outstanding < self._options.window:
+                self._append()
+        self.process.at(self.rng.expovariate(1.0) * self._pace * burst, self._next)
 
     def _append(self) -> None:
         id_ = self.request()

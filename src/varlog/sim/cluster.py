@@ -69,8 +69,8 @@ class Shape:
     trimmers: int = 1
     segment_bytes: int = 8192
     dedup_sequences: int = 64
-    careless: bool = False
-    """One node does not sync; it may lose what it has reported."""
+    lying_disk: bool = False
+    """One node's disk tells some syncs done that are not; it may lose what it has reported."""
     operator_seals: int = 0
     """How often a log stream is sealed that nothing is wrong with."""
     old_backup: bool = False
@@ -94,7 +94,7 @@ class Shape:
             trimmers=rng.choice((0, 1)),
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
-            careless=replication_factor > 1 and rng.random() < 0.1,
+            lying_disk=replication_factor > 1 and rng.random() < 0.15,
             old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
             operator_seals=rng.choice((0, 3, 10, 30)),
@@ -102,7 +102,7 @@ class Shape:
         )
 
     def __str__(self) -> str:
-        traits = [name for name, has in (("careless node", self.careless), ("outsider", self.outsider)) if has]
+        traits = [name for name, has in (("lying disk", self.lying_disk), ("outsider", self.outsider)) if has]
         return ", ".join(
             [
                 f"{self.nodes} nodes",
@@ -164,9 +164,13 @@ class Cluster:
     def _make_node(self, snid: StorageNodeID) -> StorageNodeHost:
         skew = self._rng.uniform(-5.0, 5.0)
         process = self.world.process(node_address(snid), skew=skew)
-        options = StorageOptions(segment_bytes=self.shape.segment_bytes, sync=not (self.shape.careless and snid == 1))
+        disk = SimDisk()
+        if self.shape.lying_disk and snid == 1:
+            rng = self.world.rng("lies")
+            disk.lies = lambda: rng.random() < 0.3
+        options = StorageOptions(segment_bytes=self.shape.segment_bytes)
         return StorageNodeHost(
-            process, self.network, SimDisk(), snid, self.frames, self._observe, options, self._dedup_table
+            process, self.network, disk, snid, self.frames, self._observe, options, self._dedup_table
         )
 
     def _dedup_table(self) -> DedupTable:
@@ -218,11 +222,18 @@ class Cluster:
             raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
 
     def operate(self) -> None:
-        """What operators do while the cluster runs: they add a log stream, and seal one for no reason."""
+        """What operators do while the cluster runs: they add a log stream, seal one for no reason, and trip over the
+        power cord of the machine whose disk lies, for it shows only then."""
         rng = self.world.rng("operator")
         self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._add_stream, rng)
         for _ in range(self.shape.operator_seals):
             self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._seal_some, rng)
+        if self.shape.lying_disk:
+            name = self.nodes[0].process.name
+            for _ in range(4):
+                moment = rng.uniform(0.0, FAULT_SECONDS)
+                self.world.at(moment, self.power_loss, name)
+                self.world.at(moment + 0.2, self.restart, name)
 
     def _add_stream(self, rng: Random) -> None:
         if self.manager.process.alive:
@@ -264,7 +275,7 @@ class Cluster:
             case Fault.POWER_LOSS | Fault.POWER_LOSS_ALL:
                 return [*nodes, *repositories]
             case Fault.BIT_ROT:
-                rottable = nodes if self.shape.replication_factor > 1 and not self.shape.careless else []
+                rottable = nodes if self.shape.replication_factor > 1 and not self.shape.lying_disk else []
                 return [name for name in rottable if self._rotten in ("", name)]
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
                 return nodes if self.store is not None else [*nodes, *repositories]
@@ -345,7 +356,7 @@ class Cluster:
     @property
     def may_need_repair(self) -> bool:
         """A replica may have lost what only a copy from another one could bring back."""
-        return self.shape.careless or bool(self._rotten)
+        return self.shape.lying_disk or bool(self._rotten)
 
     def stop_clients(self) -> None:
         """Let what is under way end; nothing new is begun."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -58,6 +58,7 @@ class DiskFault(Enum):
     FULL = "disk full"
     WRITE_ERROR = "write error"
     SYNC_ERROR = "fsync error"
+    SYNC_LIE = "fsync that was none"
     BIT_ROT = "bit rot"
     LOST_WRITE = "unsynced write lost"
     TORN_WRITE = "unsynced write torn"
@@ -177,6 +178,8 @@ class SimDisk:
         self.faults: Counter[DiskFault] = Counter()
         self.slowness = 1.0
         """Hosts multiply the time their disk operations take by this."""
+        self.lies: Callable[[], bool] | None = None
+        """Asked at each sync of a file; if it says so, the sync succeeds and nothing becomes durable."""
         self.operations = 0
         """How many changing operations were asked for so far; `fail_operation` counts in these."""
         self._names: dict[str, _Node] = {"/": NameKind.DIRECTORY}
@@ -344,6 +347,10 @@ class SimDisk:
                 assert armed.rng is not None
                 apply(inode.durable, operation, draw_outcome(operation, armed.rng))
             raise OSError(errno.EIO, "fsync failed", path)
+        if pending and self.lies is not None and self.lies():
+            self.faults[DiskFault.SYNC_LIE] += 1
+            inode.pending = pending
+            return
         self._note_operation(SyncFile(inode.number))
         for operation in pending:
             apply(inode.durable, operation)

@@ -40,6 +40,7 @@ class RecordingLog:
         self._lsid = lsid
         self._frames = frames
         self._where = where
+        self.synced = storage.synced
         self._stage_batch = storage.stage_batch
         self.stage_commit = storage.stage_commit
         self.stage_seal = storage.stage_seal
