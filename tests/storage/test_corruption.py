@@ -11,7 +11,7 @@ from varlog.errors import ConsistencyViolation, Corrupt, Trimmed, UnsupportedFor
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import FileImage, Image
 from varlog.storage import format as fmt
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.log import LogStreamStorage, StorageOptions
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, StorageNodeID, Version
 
 SEGMENT_BYTES = 700
@@ -185,6 +185,28 @@ def test_a_segment_under_another_number_is_corruption() -> None:
     assert reports(open_image(Image(image.directories, files)), model)
 
 
+def test_a_segment_put_back_from_another_life_of_the_log_is_corruption() -> None:
+    """Two logs of one identity that differ in a few bytes: each file is whole, and the log made of both is not."""
+
+    def life(nonce: int) -> Image:
+        disk = SimDisk()
+        numbers = iter(range(nonce, nonce + 100))
+        owner = Owner(disk, StorageOptions(segment_bytes=SEGMENT_BYTES, nonce=lambda: next(numbers)))
+        for _ in range(8):
+            owner.store(1, 100)
+        owner.storage.close()
+        return disk.image()
+
+    former, present = life(1000), life(2000)
+    segments = sorted(path for path in files_of(present) if path.endswith(".seg"))
+    assert len(segments) > 3
+    for path in segments:
+        mixed = Image(present.directories, {**present.files, path: former.files[path]})
+        corruption = open_image(mixed).recovered.corruption
+        assert corruption is not None
+        assert corruption.segment.endswith(".seg")
+
+
 def test_a_corrupt_log_is_served_below_the_damage_and_takes_nothing() -> None:
     image, model = a_log(trimmed=False)
     segments = sorted(path for path in files_of(image) if path.endswith(".seg"))
@@ -258,7 +280,7 @@ def test_one_segment_of_another_log_stream_is_refused_untouched() -> None:
     newest = max(path for path in files_of(image) if path.endswith(".seg"))
     parsed = fmt.decode_segment_header(image.files[newest].data[: fmt.SEGMENT_HEADER_BYTES])
     assert parsed is not None
-    header = fmt.encode_segment_header(other, parsed.seq, parsed.first_llsn, 1)
+    header = fmt.encode_segment_header(other, parsed.seq, parsed.first_llsn, 1, parsed.prev_nonce)
     files = {**image.files, newest: FileImage(header + foreign.data[len(header) :], foreign.size)}
     disk = SimDisk.from_image(Image(image.directories, files))
     before = disk.image()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.storage.owner import IDENTITY, Owner, check_opened, options
 from varlog.errors import DirectoryLocked, NotWritable
+from varlog.storage import format as fmt
 from varlog.storage.files import OSFileSystem
 from varlog.storage.log import LogStreamStorage
 
@@ -82,7 +83,7 @@ def test_segments_are_preallocated_and_closed_ones_end_where_their_footer_does(t
     while len(files := sorted((tmp_path / "log").glob("*.seg"))) < 3:
         owner.store(4, 500)
     assert os.stat(files[-1]).st_size == 10_000
-    assert all(file.read_bytes()[-144:-140] == b"VLSF" for file in files[:-1])
+    assert all(file.read_bytes()[-fmt.FOOTER_BYTES :][:4] == b"VLSF" for file in files[:-1])
     owner.storage.close()
     check_opened(owner.reopen(), owner.model)
     owner.storage.close()

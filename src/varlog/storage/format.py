@@ -19,8 +19,10 @@ whose length is a multiple of 8, so nothing is ever padded between them:
 
 The seed and the nonce tie a frame to its place: bytes copied from another segment or another offset, or a payload made
 to look like a frame, are no frame. The chain of `prev` ties it to what comes before: a frame of an earlier life of the
-file is no frame either. The first frame is a CONTEXT, the state at the segment's beginning, so replay needs nothing
-but the segment itself. A closed segment ends with an INDEX frame and a *footer* of 192 bytes, and nothing after it.
+file is no frame either. Segments are chained too: each names the nonce of the one before it.
+
+The first frame is a CONTEXT, the state at the segment's beginning, so replay needs nothing but the segment itself. A
+closed segment ends with an INDEX frame and a *footer* of 152 bytes, and nothing after it.
 
 Beside the segments lie two small files: `synced`, the mark (how far the newest segment is synced), and `lwm`, the trim
 record. The layouts are the structs below. Every number is little-endian.
@@ -77,7 +79,7 @@ _FORMAT: Final = Struct("<I")
 _SEGMENT: Final = Struct("<4sIIIIIIIQQQQ")
 _FRAME: Final = Struct("<IIIBBHIIIIQQQQ")
 _FRAME_REST: Final = Struct("<IBBHIIIIQQQQ")
-_FOOTER: Final = Struct("<4sIIIIIIIQQQQIIQQQQQQQQQ")
+_FOOTER: Final = Struct("<4sIIIIIIIQQQQQIIQQQQQQQQQ")
 _TRIM: Final = Struct("<4sIIIIIIIQQQQQQQQ")
 _MARK: Final = Struct("<4sIIIQQ")
 _COMMIT: Final = Struct("<QQQQQQQQ")
@@ -117,6 +119,8 @@ class SegmentHeader(NamedTuple):
     seq: int
     first_llsn: LLSN
     nonce: int
+    prev_nonce: int
+    """Of the segment before; 0 for the first one."""
     crc: int
     """Where the chain of frames begins."""
 
@@ -161,6 +165,7 @@ class Footer(NamedTuple):
     seq: int
     first_llsn: LLSN
     nonce: int
+    prev_nonce: int
     index_offset: int
     index_crc: int
     begin: LLSN
@@ -218,17 +223,19 @@ def _is_whole(buf: Buffer, magic: bytes, what: str) -> bool:
     return written == FORMAT
 
 
-def encode_segment_header(identity: LogStreamIdentity, seq: int, first_llsn: LLSN, nonce: int) -> bytes:
-    return _checked(_SEGMENT.pack(_SEGMENT_MAGIC, 0, FORMAT, *identity, 0, seq, first_llsn, nonce, 0))
+def encode_segment_header(
+    identity: LogStreamIdentity, seq: int, first_llsn: LLSN, nonce: int, prev_nonce: int
+) -> bytes:
+    return _checked(_SEGMENT.pack(_SEGMENT_MAGIC, 0, FORMAT, *identity, 0, seq, first_llsn, nonce, prev_nonce))
 
 
 def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
     if len(buf) != SEGMENT_HEADER_BYTES or not _is_whole(buf, _SEGMENT_MAGIC, "a segment"):
         return None
-    _, crc, _, cid, snid, tpid, lsid, reserved, seq, first_llsn, nonce, reserved_too = _SEGMENT.unpack(buf)
-    if reserved or reserved_too:
+    _, crc, _, cid, snid, tpid, lsid, reserved, seq, first_llsn, nonce, prev_nonce = _SEGMENT.unpack(buf)
+    if reserved:
         return None
-    return SegmentHeader(_identity(cid, snid, tpid, lsid), seq, LLSN(first_llsn), nonce, crc)
+    return SegmentHeader(_identity(cid, snid, tpid, lsid), seq, LLSN(first_llsn), nonce, prev_nonce, crc)
 
 
 def encode_footer(footer: Footer) -> bytes:
@@ -236,7 +243,7 @@ def encode_footer(footer: Footer) -> bytes:
     return _checked(
         _FOOTER.pack(
             _FOOTER_MAGIC, 0, FORMAT, *footer.identity, 0, footer.seq, footer.first_llsn, footer.nonce,
-            footer.index_offset, footer.index_crc, 0, footer.begin, footer.end, footer.floor,
+            footer.prev_nonce, footer.index_offset, footer.index_crc, 0, footer.begin, footer.end, footer.floor,
             context.committed_end, context.end, context.version, context.hwm, context.local_hwm, context.epoch,
         )
     )  # fmt: skip
@@ -245,8 +252,9 @@ def encode_footer(footer: Footer) -> bytes:
 def decode_footer(buf: Buffer) -> Footer | None:
     if len(buf) != FOOTER_BYTES or not _is_whole(buf, _FOOTER_MAGIC, "a segment"):
         return None
-    (_, _, _, cid, snid, tpid, lsid, reserved, seq, first_llsn, nonce, index_offset, index_crc, reserved_too,
-     begin, end, floor, committed_end, context_end, version, hwm, local_hwm, epoch) = _FOOTER.unpack(buf)  # fmt: skip
+    (_, _, _, cid, snid, tpid, lsid, reserved, seq, first_llsn, nonce, prev_nonce, index_offset, index_crc,
+     reserved_too, begin, end, floor, committed_end, context_end, version, hwm, local_hwm,
+     epoch) = _FOOTER.unpack(buf)  # fmt: skip
     if reserved or reserved_too:
         return None
     context = Context(
@@ -254,8 +262,9 @@ def decode_footer(buf: Buffer) -> Footer | None:
     )
     identity = _identity(cid, snid, tpid, lsid)
     return Footer(
-        identity, seq, LLSN(first_llsn), nonce, index_offset, index_crc, LLSN(begin), LLSN(end), LLSN(floor), context
-    )
+        identity, seq, LLSN(first_llsn), nonce, prev_nonce, index_offset, index_crc, LLSN(begin), LLSN(end),
+        LLSN(floor), context,
+    )  # fmt: skip
 
 
 def encode_trim(record: TrimRecord) -> bytes:

@@ -43,7 +43,7 @@ from varlog.errors import (
 from varlog.storage import format as fmt
 from varlog.storage import trim
 from varlog.storage.directory import error_of, lock_directory, open_or_create, typed_errors
-from varlog.storage.files import Buffer, FileSystem, Lock
+from varlog.storage.files import Buffer, File, FileSystem, Lock
 from varlog.storage.format import FrameKind, Members, TrimRecord
 from varlog.storage.group import CloseSegment, StartSegment, Trim, WriteGroup
 from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, LogFiles, publish
@@ -138,19 +138,23 @@ class LogStreamStorage:
             raise
 
     def _start_anew(self) -> None:
-        active, head = ActiveSegment.start(self._identity, 1, self._new_nonce(), EMPTY, b"")
+        active, head = ActiveSegment.start(self._identity, 1, self._new_nonce(), 0, EMPTY, b"")
         file = publish(self._fs, self._path, active.name, head, self._options.segment_bytes)
-        mark_file = open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
-        self._active = active
+        try:
+            mark_file = open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
+        except BaseException:
+            file.close()
+            raise
         self._segments = (active.segment,)
-        self._files = LogFiles(self._fs, self._path, active.seq, file, mark_file, self._options.segment_bytes)
-        self._files.sync(active.offset)
-        self._filling = WriteGroup(Version(0), FIRST_LLSN, active.seq, active.offset)
+        self.recovered = Recovered()
+        self._go_on_with(active, file, mark_file).sync(active.offset)
+
+    def _go_on_with(self, active: ActiveSegment, file: File, mark_file: File) -> LogFiles:
+        self._active = active
+        self._filling = WriteGroup(self._state.version, self._state.end, active.seq, active.offset)
         self._written = active.seq, active.offset
-        self.recovered = Recovered(
-            EMPTY.committed_end, EMPTY.end, EMPTY.hwm, GLSN(0), EMPTY.local_hwm, EMPTY.version, EMPTY.epoch, (),
-            StorageNodeID(0), GLSN(0), FIRST_LLSN, [], None, [], False, None,
-        )  # fmt: skip
+        self._files = LogFiles(self._fs, self._path, active.seq, file, mark_file, self._options.segment_bytes)
+        return self._files
 
     def _recover(self) -> None:
         recovery = Recovery(self._fs, self._path, self._identity, self._reader, self._options.segment_bytes)
@@ -170,15 +174,11 @@ class LogStreamStorage:
         except BaseException:
             mark_file.close()
             raise
-        if found is None:
+        if found is not None:
+            self._go_on_with(*found, mark_file)
+        else:
             mark_file.close()
             self._start_anew()
-            return
-        active, file = found
-        self._active = active
-        self._filling = WriteGroup(self._state.version, self._state.end, active.seq, active.offset)
-        self._written = active.seq, active.offset
-        self._files = LogFiles(self._fs, self._path, active.seq, file, mark_file, self._options.segment_bytes)
 
     def close(self) -> None:
         """Write and sync everything staged, then let go of the files. A poisoned or corrupt log is only let go of."""
@@ -353,8 +353,9 @@ class LogStreamStorage:
         context = self._state.context()
         offset = active.offset
         group.add_step(CloseSegment(active.segment, offset, data := active.closing(context)), len(data))
-        snapshot = self.snapshot_source()
-        following, head = ActiveSegment.start(self._identity, active.seq + 1, self._new_nonce(), context, snapshot)
+        following, head = ActiveSegment.start(
+            self._identity, active.seq + 1, self._new_nonce(), active.nonce, context, self.snapshot_source()
+        )
         group.add_step(StartSegment(following.seq, following.name, head), len(head))
         self._active = following
         self._segments = (*self._segments, following.segment)

@@ -105,7 +105,10 @@ class LogReader:
         """Batches that overlap [llsn_begin, llsn_end), which is stored; at least one, about `max_bytes` in all."""
         llsn = llsn_begin
         while llsn < llsn_end:
-            segment = segments[bisect_right(segments, llsn, key=_end)]
+            at = bisect_right(segments, llsn, key=_end)
+            if at == len(segments):
+                raise _not_covered(segments[-1], llsn)
+            segment = segments[at]
             with self._borrow(segment) as resident:
                 index = self.index(segment)
                 number = index.find(llsn)

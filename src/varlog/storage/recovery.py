@@ -24,7 +24,7 @@ What must always hold: nothing that was reported durable is cut; nothing is inve
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from varlog import limits
 from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity
@@ -40,33 +40,38 @@ from varlog.storage.segment import NO_FLOOR, ActiveSegment, Segment, parse_segme
 from varlog.storage.state import EMPTY, LogState
 from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamIdentity, StorageNodeID, Version
 
+NO_GLSN: Final = GLSN(0)
+
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found: the LogStreamContext (B8) and what its owner needs to go on."""
+    """What was found: the LogStreamContext (B8) and what its owner needs to go on. By default: an empty log."""
 
-    committed_llsn_end: LLSN
+    committed_llsn_end: LLSN = EMPTY.committed_end
     """Where what is not committed begins."""
-    uncommitted_llsn_end: LLSN
-    global_hwm: GLSN
-    local_lwm: GLSN
+    uncommitted_llsn_end: LLSN = EMPTY.end
+    global_hwm: GLSN = EMPTY.hwm
+    local_lwm: GLSN = NO_GLSN
     """The GLSN of the first committed entry that is kept; 0 if there is none."""
-    local_hwm: GLSN
+    local_hwm: GLSN = EMPTY.local_hwm
     """The GLSN of the last committed entry, kept or trimmed; 0 if there never was one."""
-    version: Version
-    epoch: Epoch
-    running_set: tuple[StorageNodeID, ...]
-    primary: StorageNodeID
-    trim_glsn: GLSN
-    trim_llsn: LLSN
-    uncommitted: list[UncommittedBatch] = field(repr=False)
-    dedup_snapshot: bytes | None = field(repr=False)
-    dedup_tail: list[tuple[Any, ...]] = field(repr=False)
+    version: Version = EMPTY.version
+    epoch: Epoch = EMPTY.epoch
+    """The highest one promised."""
+    running_set: tuple[StorageNodeID, ...] = EMPTY.members.replicas
+    primary: StorageNodeID = EMPTY.members.primary
+    trim_glsn: GLSN = NO_GLSN
+    """The last position trimmed,"""
+    trim_llsn: LLSN = FIRST_LLSN
+    """the first entry kept."""
+    uncommitted: list[UncommittedBatch] = field(default_factory=list, repr=False)
+    dedup_snapshot: bytes | None = field(default=None, repr=False)
+    dedup_tail: list[tuple[Any, ...]] = field(default_factory=list, repr=False)
     """What the deduplication table missed since the snapshot, in log order: ("batch", llsn, count, writer_id,
     sequence), ("commit", CommitContext) or ("truncate", llsn_end)."""
-    dropped_commit: bool
+    dropped_commit: bool = False
     """A commit was found whose entries are not all there, and dropped (B10)."""
-    corruption: Corrupt | None
+    corruption: Corrupt | None = None
     """If set, the rest is what is known for sure to have been, and the replica must be repaired."""
 
 
@@ -122,7 +127,7 @@ class Recovery:
     def inspect(self) -> Recovered:
         """Find out what there is. Nothing is changed."""
         uncommitted: list[UncommittedBatch] = []
-        local_lwm = GLSN(0)
+        local_lwm = NO_GLSN
         try:
             self._survey()
             for entry in self._entries[:-1]:
@@ -141,16 +146,23 @@ class Recovery:
             uncommitted = []
         replay = self._newest.replay if self._newest is not None else None
         return Recovered(
-            state.committed_end, state.end, state.hwm, local_lwm, state.local_hwm, state.version, state.epoch,
-            *state.members,
-            self.trim.glsn if self.trim is not None else GLSN(0),
-            self.trim.llsn if self.trim is not None else LLSN(0),
-            uncommitted,
-            (replay.dedup_snapshot or None) if replay is not None else None,
-            replay.dedup_tail if replay is not None else [],
-            self._dropped_commit,
-            self.corruption,
-        )  # fmt: skip
+            committed_llsn_end=state.committed_end,
+            uncommitted_llsn_end=state.end,
+            global_hwm=state.hwm,
+            local_lwm=local_lwm,
+            local_hwm=state.local_hwm,
+            version=state.version,
+            epoch=state.epoch,
+            running_set=state.members.replicas,
+            primary=state.members.primary,
+            trim_glsn=self.trim.glsn if self.trim is not None else NO_GLSN,
+            trim_llsn=self.trim.llsn if self.trim is not None else FIRST_LLSN,
+            uncommitted=uncommitted,
+            dedup_snapshot=(replay.dedup_snapshot or None) if replay is not None else None,
+            dedup_tail=replay.dedup_tail if replay is not None else [],
+            dropped_commit=self._dropped_commit,
+            corruption=self.corruption,
+        )
 
     @property
     def last_closed(self) -> int:
@@ -203,6 +215,7 @@ class Recovery:
         if footer is None or (footer.seq, footer.first_llsn) != entry[:2]:
             raise Corrupt("a damaged footer", segment=entry.name, offset=offset)
         self._check_identity(entry, footer.identity)
+        self._check_follows(entry, footer.prev_nonce)
         self.segments.append(Segment.closed(entry.name, footer))
         self._floors.append(footer.floor)
         self.state = LogState(footer.context)
@@ -210,6 +223,12 @@ class Recovery:
     def _check_identity(self, entry: _Entry, found: LogStreamIdentity) -> None:
         if found != self._identity:
             raise WrongIdentity(f"{entry.name} belongs to {found}, not to {self._identity}; nothing was changed")
+
+    def _check_follows(self, entry: _Entry, prev_nonce: int) -> None:
+        """A segment of this log, but of another life of it: one file was put back from a copy."""
+        before = self.segments[-1] if self.segments else None
+        if before is not None and before.seq == entry.seq - 1 and before.nonce != prev_nonce:
+            raise Corrupt(f"a segment that does not follow {before.name}", segment=entry.name, offset=0)
 
     def _read_newest(self) -> None:
         newest = self._replay(self._entries[-1])
@@ -247,6 +266,7 @@ class Recovery:
         if header is None or (header.seq, header.first_llsn) != entry[:2]:
             raise Corrupt("a damaged segment header", segment=entry.name, offset=0)
         self._check_identity(entry, header.identity)
+        self._check_follows(entry, header.prev_nonce)
         scan = FrameScan(file, size, header.nonce, fmt.SEGMENT_HEADER_BYTES, header.crc)
         first = next(iter(scan), None)
         found = fmt.decode_context(first.body) if first is not None and first.header.kind == FrameKind.CONTEXT else None
@@ -309,7 +329,7 @@ class Recovery:
     def _local_lwm(self) -> GLSN:
         llsn = self.trim.llsn if self.trim is not None else FIRST_LLSN
         if llsn >= self.state.committed_end:
-            return GLSN(0)
+            return NO_GLSN
         cc = next(self._reader.commits_from_llsn(tuple(self.segments), llsn))
         return GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
 

@@ -46,9 +46,7 @@ class Replay:
 
     def __init__(self, header: SegmentHeader, context: Context, snapshot: bytes) -> None:
         self.state = LogState(context)
-        self.active = ActiveSegment(
-            header.identity, header.seq, header.first_llsn, header.nonce, context, header.crc
-        )  # fmt: skip
+        self.active = ActiveSegment(header, context)
         self.carried_end = context.end
         """Uncommitted batches below this LLSN stand in earlier segments."""
         self.uncommitted: deque[UncommittedBatch] = deque()

@@ -15,7 +15,7 @@ from crc32c import crc32c
 
 from varlog import limits
 from varlog.storage import format as fmt
-from varlog.storage.format import Context, Footer, FrameKind
+from varlog.storage.format import Context, Footer, FrameKind, SegmentHeader
 from varlog.storage.index import SegmentIndex
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity
 
@@ -69,40 +69,37 @@ class Segment:
 class ActiveSegment:
     """The newest segment, as it is laid out. See the module's text."""
 
-    __slots__ = ("_begin", "_identity", "chain", "first_llsn", "floor", "index", "name", "nonce", "offset", "records",
-                 "segment", "seq", "synced")  # fmt: skip
+    __slots__ = ("_begin", "_header", "chain", "floor", "index", "name", "nonce", "offset", "records", "segment", "seq",
+                 "synced")  # fmt: skip
 
-    def __init__(
-        self, identity: LogStreamIdentity, seq: int, first_llsn: LLSN, nonce: int, context: Context, chain: int
-    ) -> None:
+    def __init__(self, header: SegmentHeader, context: Context) -> None:
         """A segment that holds its header and nothing else; `context` is the state it begins with."""
-        self._identity = identity
+        self._header = header
         self._begin = context.end
-        self.seq = seq
-        self.first_llsn = first_llsn
-        self.name = segment_name(seq, first_llsn)
-        self.nonce = nonce
+        self.seq = header.seq
+        self.name = segment_name(header.seq, header.first_llsn)
+        self.nonce = header.nonce
         self.offset = fmt.SEGMENT_HEADER_BYTES
-        self.chain = chain
+        self.chain = header.crc
         self.records = 0
         """How many batches, commits, seals and unseals it holds."""
         self.synced = 0
         """The file is known to be synced up to here; every frame repeats it (rule 15)."""
         self.floor = NO_FLOOR
         self.index = SegmentIndex()
-        self.segment = Segment(seq, self.name, nonce, context.end, context)
+        self.segment = Segment(self.seq, self.name, self.nonce, context.end, context)
         self.segment.index = self.index
 
     @classmethod
     def start(
-        cls, identity: LogStreamIdentity, seq: int, nonce: int, context: Context, snapshot: bytes
+        cls, identity: LogStreamIdentity, seq: int, nonce: int, prev_nonce: int, context: Context, snapshot: bytes
     ) -> tuple[ActiveSegment, bytes]:
         """A new segment and the bytes it begins with: its header and the state at its beginning."""
-        header = fmt.encode_segment_header(identity, seq, context.end, nonce)
-        decoded = fmt.decode_segment_header(header)
-        assert decoded is not None
-        active = cls(identity, seq, context.end, nonce, context, decoded.crc)
-        head = header + active.frame(FrameKind.CONTEXT, fmt.encode_context(context, snapshot))
+        encoded = fmt.encode_segment_header(identity, seq, context.end, nonce, prev_nonce)
+        header = fmt.decode_segment_header(encoded)
+        assert header is not None
+        active = cls(header, context)
+        head = encoded + active.frame(FrameKind.CONTEXT, fmt.encode_context(context, snapshot))
         # The head is synced before the file gets its name, so before any frame is written behind it.
         active.synced = active.offset
         return active, head
@@ -133,9 +130,8 @@ class ActiveSegment:
         self.segment.index_offset = self.offset
         frame = self.frame(FrameKind.INDEX, self.index.encode())
         footer = Footer(
-            self._identity, self.seq, self.first_llsn, self.nonce, self.segment.index_offset, self.chain, self._begin,
-            self.segment.end, self.floor, context,
-        )  # fmt: skip
+            *self._header[:5], self.segment.index_offset, self.chain, self._begin, self.segment.end, self.floor, context
+        )
         return frame + fmt.encode_footer(footer)
 
     def is_full(self, segment_bytes: int) -> bool:
