@@ -28,8 +28,9 @@ demo: $(STAMP) ## watch a simulated cluster append, crash and recover
 	@$(RUN) -m varlog demo
 
 .PHONY: test
-test: lint typecheck ## lint, check types, run every test
+test: lint typecheck ## lint, check types, run every test, and 300 simulated clusters
 	$(RUN) -m pytest -n $(JOBS)
+	$(RUN) -m varlog sim --seeds 300 --jobs $(JOBS) --require-coverage
 
 .PHONY: lint
 lint: $(STAMP) ## style and likely mistakes

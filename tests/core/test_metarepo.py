@@ -495,3 +495,18 @@ def test_metadata_is_of_one_version(repository: Repository) -> None:
         (ONE, StreamStatus.RUNNING, 2, (A, B), A, 3),
         (TWO, StreamStatus.RUNNING, 2, (B,), B, 1),
     ]
+
+
+def test_rule4_a_log_stream_whose_history_was_full_goes_on_when_its_cuts_are_durable(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_CUTS_HELD", 4)
+    for end in range(2, SNAPSHOT_EVERY + 10):
+        repository.cut(end)
+    held_up_at = repository.tail
+    repository.cut(SNAPSHOT_EVERY + 20)
+    assert repository.tail == held_up_at, "more cuts are held than may be"
+    repository.cut(SNAPSHOT_EVERY + 20, durable=repository.version)
+    repository.core.tick(repository.now)
+    repository.rig.settle()
+    assert repository.tail == SNAPSHOT_EVERY + 19

@@ -239,3 +239,10 @@ def test_a_read_after_what_is_buffered_begins_where_the_log_stream_is_complete()
     bench.answer(1, stored(3, 1), complete_to=6)
     assert bench.scan(1)[1].glsn_begin == 7
     assert bench.delivered == []
+
+
+def test_an_unknown_topic_is_waited_for() -> None:
+    bench = Bench(stream(7, tpid=2))
+    bench.pass_time(1.0)
+    assert bench.sent == []
+    assert bench.wants_metadata()

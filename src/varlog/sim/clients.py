@@ -140,7 +140,7 @@ class WriterClient(ClientHost):
         for _ in range(burst):
             if not self.shared.stopping and self._writer.outstanding < self._options.window:
                 self._append()
-        self.process.at(self.rng.expovariate(1.0) * self._pace * burst, self._next)
+        self.process.at(self.rng.uniform(0.0, 2.0) * self._pace * burst, self._next)
 
     def _append(self) -> None:
         id_ = self.request()

@@ -94,7 +94,7 @@ class Shape:
             trimmers=rng.choice((0, 1)),
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
-            lying_disk=replication_factor > 1 and rng.random() < 0.15,
+            lying_disk=replication_factor > 1 and rng.random() < 0.25,
             old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
             operator_seals=rng.choice((0, 3, 10, 30)),
@@ -230,7 +230,7 @@ class Cluster:
             self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._seal_some, rng)
         if self.shape.lying_disk:
             name = self.nodes[0].process.name
-            for _ in range(4):
+            for _ in range(6):
                 moment = rng.uniform(0.0, FAULT_SECONDS)
                 self.world.at(moment, self.power_loss, name)
                 self.world.at(moment + 0.2, self.restart, name)
