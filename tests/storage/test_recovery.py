@@ -222,6 +222,35 @@ def test_rule15_a_torn_tail_is_cut_and_the_log_goes_on() -> None:
     assert lengths == {0, 1, 2}
 
 
+def test_rule15_a_tail_torn_into_any_pieces_is_cut_at_its_first_whole_frames() -> None:
+    """More than a disk is expected to do: any of the sectors of an unsynced group may be missing."""
+    rng = random.Random(4)
+    lengths = set()
+    for _ in range(150):
+        disk = SimDisk()
+        owner = Owner(disk, options(1 << 16))
+        owner.append(1, 300)
+        owner.flush()
+        begin = written_end(disk)
+        for _ in range(6):
+            owner.append(1, rng.choice((10, 300, 900)))
+        group = owner.storage.take()
+        assert group is not None
+        owner.storage.write(group)
+        disk.kill()
+        file = disk.open(newest_segment(disk))
+        for sector in range(begin, group.offset, 512):
+            if rng.random() < 0.1:
+                first = max(begin, sector // 512 * 512)
+                file.pwritev([bytes(min(512, group.offset - first))], first)
+        recovered = owner.reopen().recovered
+        found = len(recovered.uncommitted)
+        lengths.add(found)
+        check_opened(owner.storage, model_of(owner.records[:found]))
+    assert len(lengths) > 4
+    assert max(lengths) == 7
+
+
 def test_a_payload_that_looks_like_frames_is_no_frame() -> None:
     """A torn tail whose payload holds frame headers that claim a later sync: taken at their word, they would make it
     look like damage. One is true but for its place, one but for its nonce."""

@@ -34,10 +34,11 @@ def typed_errors(path: str) -> Iterator[None]:
         raise error_of(path, e) from e
 
 
-def error_of(path: str, e: OSError) -> VarlogError:
-    if e.errno in _NO_SPACE:
+def error_of(path: str, e: Exception) -> VarlogError:
+    number = e.errno if isinstance(e, OSError) else None
+    if number in _NO_SPACE:
         return DiskFull(f"{path}: {e}")
-    if e.errno in _NOT_ALLOWED:
+    if number in _NOT_ALLOWED:
         return NotWritable(f"{path}: {e}")
     return Poisoned(f"{path}: {e}; nothing more is written until it is opened anew")
 

@@ -413,7 +413,8 @@ class LogStreamStorage:
             raise Poisoned(f"{self._path}: a write or sync failed before; open it anew")
         try:
             work(self._files)
-        except OSError as e:
+        except Exception as e:
+            # Whatever it was, nobody knows now how much of the group is on disk.
             self.poisoned = True
             raise error_of(self._path, e) from e
 
