@@ -217,15 +217,15 @@ def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 27),
-    Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 42),
-    Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 26),
+    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 4),
+    Mutation("rule2_stale_seal_is_obeyed", "dense_unique", _stale_seal_is_obeyed, 14),
+    Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 55),
     Mutation("rule10_hwm_is_per_node", "liveness", _hwm_is_per_node, 1),
-    Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 14),
-    Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 3),
+    Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 55),
+    Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 1),
     Mutation("commit_before_the_slowest_replica", "liveness", _fastest_replica_decides, 1),
-    Mutation("reported_before_synced", "dense_unique", _reported_before_synced, 68),
-    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 11),
-    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 8),
-    Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 54),
+    Mutation("reported_before_synced", "dense_unique", _reported_before_synced, 13),
+    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 31),
+    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 3),
+    Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 3),
 ]
