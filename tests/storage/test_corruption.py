@@ -124,20 +124,41 @@ def test_rule15_a_flipped_bit_is_reported_while_the_log_is_open() -> None:
             assert all(one.segment == name for one in found)
 
 
+def without_mark(image: Image) -> Image:
+    """As after a power loss that took the mark."""
+    return Image(image.directories, {path: file for path, file in image.files.items() if not path.endswith("synced")})
+
+
 def test_rule15_damage_below_a_later_frame_is_corruption_even_without_the_mark() -> None:
-    """A power loss may take the mark; then every frame but those of the last synced group is still protected."""
-    image, model = a_log(trimmed=False)
-    marked = {path: file for path, file in image.files.items() if not path.endswith("synced")}
-    unmarked = Image(image.directories, marked)
-    newest = max(path for path in marked if path.endswith(".seg"))
-    end = written_bytes(newest, marked[newest])
-    last_group = end - sum(fmt.FRAME_HEADER_BYTES + len(b.data) for b in model.uncommitted)
-    for offset in range(0, last_group, 3):
-        storage = LogStreamStorage.open(
-            flipped(unmarked, newest, offset, 5), PATH, IDENTITY, options(SEGMENT_BYTES)
-        )  # fmt: skip
-        assert storage.recovered.corruption is not None
-        assert reports(storage, model)
+    """Every frame but those of the last synced group is protected by the frames after it."""
+    disk = SimDisk()
+    owner = Owner(disk, options(1 << 14))
+    for _ in range(4):
+        owner.store(2, 30)
+    path = max(path for path in files_of(disk.image()) if path.endswith(".seg"))
+    protected = disk.image().files[path].data.rindex(fmt.FRAME_MAGIC)
+    for offset in range(0, protected, 3):
+        damaged = flipped(without_mark(disk.image()), path, offset, 5)
+        storage = LogStreamStorage.open(damaged, PATH, IDENTITY, options(SEGMENT_BYTES))
+        corruption = storage.recovered.corruption
+        assert corruption is not None
+        assert corruption.offset <= offset
+        assert reports(storage, owner.model)
+
+
+def test_rule15_a_trim_record_proves_the_commits_before_it() -> None:
+    disk = SimDisk()
+    owner = Owner(disk, options(1 << 14))
+    owner.store()
+    owner.store()
+    owner.trim(1)
+    owner.flush()
+    path = max(path for path in files_of(disk.image()) if path.endswith(".seg"))
+    last = disk.image().files[path].data.rindex(fmt.FRAME_MAGIC)
+    damaged = flipped(without_mark(disk.image()), path, last + 20, 1)
+    corruption = LogStreamStorage.open(damaged, PATH, IDENTITY, options(SEGMENT_BYTES)).recovered.corruption
+    assert corruption is not None
+    assert corruption.offset == last
 
 
 def test_wider_damage_is_reported_too() -> None:

@@ -107,6 +107,17 @@ def test_only_what_is_committed_is_read() -> None:
     assert owner.storage.read_llsn(LLSN(3), LLSN(100), EVERYTHING) == []
 
 
+def test_what_is_not_written_yet_is_not_read() -> None:
+    """An owner that commits too early harms nobody but itself."""
+    owner = Owner(SimDisk())
+    owner.store()
+    owner.append()
+    owner.commit()
+    assert owner.storage.read(GLSN(3), GLSN(EVERYTHING), EVERYTHING) == []
+    owner.flush()
+    owner.check()
+
+
 def test_commit_contexts_are_listed_after_a_version() -> None:
     owner = Owner(SimDisk())
     for _ in range(20):
