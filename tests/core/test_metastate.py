@@ -217,10 +217,9 @@ def test_rule4_what_is_not_on_every_disk_is_kept_by_log_stream() -> None:
 def test_rule4_the_history_of_a_log_stream_is_bounded() -> None:
     held = [OF_ONE[0]] * (limits.MAX_CUTS_HELD - 1)
     kept = CutHistory(cluster().streams, {ONE: held})
-    assert not kept.is_full(ONE)
+    assert kept.full() == set()
     held.append(OF_ONE[1])
-    assert kept.is_full(ONE)
-    assert not kept.is_full(TWO)
+    assert kept.full() == {ONE}
 
 
 def test_a_checkpoint_carries_the_state_and_the_cuts_that_are_held() -> None:

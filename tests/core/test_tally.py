@@ -63,7 +63,7 @@ class Repository:
 
     def cut(self) -> Cut | None:
         """Make the cut, if there is one."""
-        made = self.tallies.cut(self.state, 7, self.full.__contains__)
+        made = self.tallies.cut(self.state, 7, self.full)
         if made is not None:
             self.tallies.require_durable(made)
             self.apply(made)

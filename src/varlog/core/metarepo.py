@@ -389,7 +389,7 @@ class MetadataRepository:
                 self._submit(decision, asked)
         if self.role is Role.LEADING and self._write is None:
             time = max(self.state.time, int(self._now * 1_000_000))
-            cut = self._tallies.cut(self.state, time, self.history.is_full)
+            cut = self._tallies.cut(self.state, time, self.history.full())
             if cut is not None:
                 self._tallies.require_durable(cut)
                 self._submit(cut, None)
@@ -521,17 +521,17 @@ class MetadataRepository:
             self._send_commit(snid, version, (), (), epochs, trims)
 
     def _announce_cut(self, version: Version, cut: Cut) -> None:
-        ranges_of: dict[StorageNodeID, list[Range]] = {}
+        ranges_of: dict[tuple[StorageNodeID, ...], list[Range]] = {}
         streams = self.state.streams
         for line in cut.ranges:
-            for snid in streams[LogStreamID(line[0])].replicas:
-                ranges_of.setdefault(snid, []).append(line)
+            ranges_of.setdefault(streams[LogStreamID(line[0])].replicas, []).append(line)
         hwms_of: dict[StorageNodeID, list[tuple[int, int, int]]] = {}
         for hwm in cut.hwms:
             for snid in self._hosts[TopicID(hwm[0])]:
                 hwms_of.setdefault(snid, []).append(hwm)
         for snid in sorted(hwms_of):
-            self._send_commit(snid, version, tuple(hwms_of[snid]), tuple(ranges_of.get(snid, ())), (), ())
+            ranges = [line for replicas, lines in ranges_of.items() if snid in replicas for line in lines]
+            self._send_commit(snid, version, tuple(hwms_of[snid]), tuple(ranges), (), ())
 
     def _send_commit(
         self,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from operator import itemgetter
 from typing import Final
 
@@ -146,9 +146,8 @@ class MetadataState(msgspec.Struct):
 
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""
-        invariants.require(
-            Invariant.VERSIONS_CONTIGUOUS, version == self.version + 1, f"{version} after {self.version}: {entry}"
-        )
+        follows = version == self.version + 1
+        invariants.require(Invariant.VERSIONS_CONTIGUOUS, follows, f"version {version} after {self.version}")
         self.version = version
         match entry:
             case Cut():
@@ -288,10 +287,11 @@ class CutHistory:
                 kept[lsid] = rest
         self.held = kept
 
-    def is_full(self, lsid: int) -> bool:
-        """Whether so many cuts of a log stream are held that it should get no more."""
-        held = self.held.get(LogStreamID(lsid))
-        return held is not None and len(held) >= limits.MAX_CUTS_HELD
+    def full(self) -> Set[int]:
+        """The log streams of which so many cuts are held that they should get no more."""
+        if not self.held:
+            return frozenset()
+        return {lsid for lsid, contexts in self.held.items() if len(contexts) >= limits.MAX_CUTS_HELD}
 
     def of_stream(self, lsid: LogStreamID, after: Version, most: int) -> list[CommitContext]:
         """The commits of one log stream in versions after `after`, oldest first."""

@@ -9,7 +9,7 @@ This is the hottest code of the metadata repository: `count` runs once for every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Set
 from typing import Final
 
 from varlog.core import invariants
@@ -24,14 +24,30 @@ FAILED: Final = -1
 
 
 class Tally:
-    """What is known of one log stream's replicas in one epoch. An end of 0 has not been reported."""
+    """What is known of one log stream's replicas in one epoch. An end of 0 has not been reported.
 
-    __slots__ = ("durable_versions", "ends", "epoch")
+    `behind` counts the replicas that hold the next cut up: those whose end is not beyond the last one. Only when none
+    is left is the log stream looked at again.
+    """
+
+    __slots__ = ("behind", "cut_end", "durable_versions", "ends", "epoch")
 
     def __init__(self, stream: Stream) -> None:
         self.epoch = stream.epoch
         self.ends: dict[int, int] = dict.fromkeys(stream.replicas, 0)
         self.durable_versions: dict[int, int] = dict.fromkeys(stream.replicas, 0)
+        self.cut_end: int = stream.llsn_end
+        self.behind = len(self.ends)
+
+    def forget(self, snid: int, end: int) -> None:
+        """What a replica reported counts no more."""
+        if self.ends[snid] > self.cut_end:
+            self.behind += 1
+        self.ends[snid] = end
+
+    def cut_at(self, end: int) -> None:
+        self.cut_end = end
+        self.behind = sum(map(end.__ge__, self.ends.values()))
 
 
 class Tallies:
@@ -55,7 +71,7 @@ class Tallies:
         """A node has restarted: what it reported before is void (rule 5)."""
         for tally in self._tallies.values():
             if snid in tally.ends:
-                tally.ends[snid] = 0
+                tally.forget(snid, 0)
                 tally.durable_versions[snid] = 0
 
     def count(self, snid: StorageNodeID, lines: Iterable[ReportLine]) -> None:
@@ -68,38 +84,36 @@ class Tallies:
             before = tally.ends[snid]
             if epoch == tally.epoch and durable_end < before:
                 self._observe(Branch.RULE5_SHRUNK_REPORT)
-                tally.ends[snid] = FAILED
+                tally.forget(snid, FAILED)
             elif healthy and before != FAILED:
                 tally.durable_versions[snid] = durable_version
                 if epoch == tally.epoch and durable_end > before:
                     tally.ends[snid] = durable_end
-                    advanced.add(lsid)
+                    if before <= tally.cut_end < durable_end:
+                        tally.behind -= 1
+                        if not tally.behind:
+                            advanced.add(lsid)
 
-    def cut(self, state: MetadataState, time: int, is_full: Callable[[int], bool]) -> Cut | None:
+    def cut(self, state: MetadataState, time: int, full: Set[int]) -> Cut | None:
         """The cut that the reports allow now, or None if nothing has advanced. Log streams that are full wait."""
         if not self._advanced:
             return None
         tails: dict[TopicID, int] = {}
         ranges: list[Range] = []
-        waiting: list[int] = []
         streams, tallies, topics = state.streams, self._tallies, state.topics
-        for lsid in sorted(self._advanced):
+        for lsid in sorted(self._advanced - full):
             stream = streams[LogStreamID(lsid)]
             tally = tallies[lsid]
-            if stream.status is not StreamStatus.RUNNING:
-                continue
             begin = stream.llsn_end
             end = min(tally.ends.values())
-            if end <= begin:
-                continue
-            if is_full(lsid):
-                waiting.append(lsid)
+            if stream.status is not StreamStatus.RUNNING or end <= begin:
                 continue
             tpid = stream.tpid
             glsn = tails.get(tpid, topics[tpid].hwm) + 1
             ranges.append((lsid, tally.epoch, begin, glsn, end - begin))
             tails[tpid] = glsn + end - begin - 1
-        self._advanced = set(waiting)
+            tally.cut_at(end)
+        self._advanced &= full
         if not ranges:
             return None
         hwms = tuple((int(tpid), int(topics[tpid].hwm), hwm) for tpid, hwm in tails.items())
