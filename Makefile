@@ -38,12 +38,12 @@ lint: $(STAMP) ## style and likely mistakes
 	$(RUN) -m ruff format --check .
 
 .PHONY: typecheck
-typecheck: $(STAMP) ## mypy --strict over src and tests
+typecheck: $(STAMP) ## mypy --strict over src, tests and benchmarks
 	$(RUN) -m mypy
 
 .PHONY: bench
 bench: $(STAMP) ## measure; writes a table, a picture and benchmarks/results/core.json
-	$(RUN) benchmarks/core.py
+	$(RUN) -m benchmarks.core
 
 .PHONY: sim
 sim: $(STAMP) ## look for a seed that breaks the log (SEEDS=1000 JOBS=2)

@@ -6,12 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import cut_1000
-import open_1gb
-import sim_rate
-import storage_append
-import storage_scan
-from harness import Row, report, scratch
+from benchmarks import cut_1000, open_1gb, sim_rate, storage_append, storage_scan
+from benchmarks.harness import Row, report, scratch
 
 MEASURES: list[Callable[[Path], list[Row]]] = [
     storage_append.measure,

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from harness import Row, in_turns
-
+from benchmarks.harness import Row, in_turns
 from varlog.core.address import Address, node_address
 from varlog.core.branches import ignore
 from varlog.core.messages import (

@@ -14,9 +14,8 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from harness import Row, in_turns
-from one_replica import ENTRIES, IDENTITY, Replica, fill, make_batches, segments_of
-
+from benchmarks.harness import ROOT, Row, in_turns
+from benchmarks.one_replica import ENTRIES, IDENTITY, Replica, fill, make_batches, segments_of
 from varlog import limits
 from varlog.storage.files import OSFileSystem
 from varlog.storage.log import LogStreamStorage
@@ -35,7 +34,7 @@ def append_and_die(path: Path) -> None:
 
 
 def die_dirty(path: Path) -> None:
-    subprocess.run([sys.executable, __file__, str(path)], check=True)
+    subprocess.run([sys.executable, "-m", "benchmarks.open_1gb", str(path)], cwd=ROOT, check=True)
     for segment in segments_of(path):
         with segment.open("rb") as file:
             os.fsync(file.fileno())

@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from harness import Row, in_turns
-
+from benchmarks.harness import Row, in_turns
 from varlog.sim.cluster import run_seed
 
 SEEDS = range(8)

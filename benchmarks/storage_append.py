@@ -14,9 +14,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from time import perf_counter
 
-from harness import Row, against_limit, in_turns
-from one_replica import MB, Arrived, Replica, make_batches
-
+from benchmarks.harness import Row, against_limit, in_turns
+from benchmarks.one_replica import MB, Arrived, Replica, make_batches
 from varlog.errors import VarlogError
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage

@@ -10,9 +10,9 @@ from pathlib import Path
 from time import perf_counter
 
 from crc32c import crc32c
-from harness import Row, against_limit, in_turns
-from one_replica import ENTRIES, MB, fill, segments_of
 
+from benchmarks.harness import Row, against_limit, in_turns
+from benchmarks.one_replica import ENTRIES, MB, fill, segments_of
 from varlog import limits
 from varlog.storage.log import LogStreamStorage
 from varlog.types import FIRST_GLSN, GLSN
