@@ -5,7 +5,8 @@ in the same run, and the row's `ratio`, value over limit, is what the target is 
 row without a target is there to be watched.
 
 Machines are noisy, so value and limit are measured in turns, round after round, and compared within each round: what
-disturbs one then disturbs the other. The median of the rounds counts.
+disturbs one then disturbs the other. The round with the median ratio counts, and a row shows that one round: its value
+over its limit is its ratio.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median_low
 from typing import Literal
 
 from matplotlib.figure import Figure
@@ -64,17 +65,9 @@ def in_turns(rounds: int, *measures: Callable[[], float]) -> list[tuple[float, .
 def against_limit(
     name: str, unit: str, rounds: Sequence[tuple[float, ...]], limit_name: str, op: Op, target: float
 ) -> Row:
-    """A row from rounds of (value, limit)."""
-    return Row(
-        name,
-        median(value for value, _ in rounds),
-        unit,
-        limit_name,
-        median(limit for _, limit in rounds),
-        median(value / limit for value, limit in rounds),
-        op,
-        target,
-    )
+    """A row of the round with the median ratio, from rounds of (value, limit)."""
+    ratio, value, limit = median_low((value / limit, value, limit) for value, limit in rounds)
+    return Row(name, value, unit, limit_name, limit, ratio, op, target)
 
 
 @contextmanager
@@ -122,17 +115,30 @@ def _number(value: float) -> str:
 
 
 def _draw(title: str, rows: Sequence[Row]) -> None:
-    """Every figure with a target, as a share of it: a bar that reaches the line has met its target."""
-    aimed = [row for row in rows if row.target is not None][::-1]
-    shares = [row.held / row.target if row.op == ">=" else row.target / row.held for row in aimed if row.target]
-    figure = Figure(figsize=(8, 1.2 + 0.5 * len(aimed)), layout="constrained")
+    """Every figure. One with a target is drawn as a share of it: a bar that reaches the line has met its target. One
+    without has no bar, only its value."""
+    upwards = rows[::-1]
+    figure = Figure(figsize=(8, 1.2 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    colours = ["tab:green" if row.met else "tab:red" for row in aimed]
-    bars = axes.barh([row.name for row in aimed], shares, color=colours)
-    labels = [f" {_number(row.held)} ({row.op} {_number(row.target or 0)})" for row in aimed]
-    axes.bar_label(bars, labels)
+    shares = [_share(row) for row in upwards]
+    bars = axes.barh(
+        [row.name for row in upwards], shares, color=["tab:green" if row.met else "tab:red" for row in upwards]
+    )
+    axes.bar_label(bars, [_label(row) for row in upwards])
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xlim(0, max([1, *shares]) * 1.3)
     axes.set_xlabel("how well the target is met (1: just)")
     axes.set_title(title)
     figure.savefig(RESULTS / f"{title}.png", dpi=120)
+
+
+def _share(row: Row) -> float:
+    if row.target is None:
+        return 0
+    return row.held / row.target if row.op == ">=" else row.target / row.held
+
+
+def _label(row: Row) -> str:
+    if row.target is None:
+        return f" {_number(row.value)} {row.unit} (no target)"
+    return f" {_number(row.held)} ({row.op} {_number(row.target)})"

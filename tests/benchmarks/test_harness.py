@@ -29,9 +29,18 @@ def test_a_target_is_held_against_the_ratio_where_there_is_a_limit(row: Row, met
 
 def test_value_and_limit_are_compared_within_each_round() -> None:
     """A machine that was slow for one round was slow for both."""
-    rounds = [(90.0, 100.0), (9.0, 10.0), (80.0, 100.0)]
+    rounds = [(95.0, 100.0), (9.0, 10.0), (80.0, 100.0)]
     row = against_limit("a", "MB/s", rounds, "plain", ">=", 0.8)
-    assert (row.value, row.limit, row.ratio) == (80.0, 100.0, 0.9)
+    assert (row.value, row.limit, row.ratio) == (9.0, 10.0, 0.9)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_a_row_is_one_round_and_does_not_contradict_itself(count: int) -> None:
+    rounds = [(70.0, 100.0), (50.0, 40.0), (9.0, 10.0), (30.0, 60.0), (81.0, 90.0)][:count]
+    row = against_limit("a", "MB/s", rounds, "plain", ">=", 0.8)
+    assert (row.value, row.limit) in rounds
+    assert row.limit is not None
+    assert row.ratio == row.value / row.limit
 
 
 def test_measures_take_turns_and_the_first_round_only_warms_up() -> None:
@@ -59,3 +68,17 @@ def test_the_report_is_written_and_fails_if_a_target_is_missed(
     assert found[1]["target"] is None
     assert (tmp_path / "some.png").read_bytes().startswith(b"\x89PNG")
     assert "missed: slow" in capsys.readouterr().out
+
+
+def test_the_picture_shows_rows_without_a_target_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+
+    def picture(*rows: Row) -> bytes:
+        report("some", rows)
+        return (tmp_path / "some.png").read_bytes()
+
+    fast = Row("fast", 300, "x/s", op=">=", target=200)
+    alone = picture(fast)
+    assert picture(fast) == alone
+    assert picture(fast, Row("watched", 7, "x/s")) != alone
+    assert picture(fast, Row("watched", 7, "x/s")) != picture(fast, Row("watched", 8, "x/s"))
