@@ -222,7 +222,7 @@ def test_rule15_a_frame_that_does_not_follow_the_one_before_it_is_not_taken() ->
     stranger, _ = journalfile.change_frame(then._replace(chain=then.chain ^ 1), body, 2, 0)
 
     def revision(*frames: bytes) -> int:
-        return journalfile.load(b"".join((*buffers, *frames)), None, CID, JOURNAL).revision
+        return journalfile.load(b"".join((*buffers, *frames)), None, CID, JOURNAL).keyspace.revision
 
     assert revision(first, second) == 2
     assert revision(first, stranger) == 1
@@ -290,9 +290,9 @@ def test_any_damage_is_reported_or_ends_at_a_state_there_was(splices: list[tuple
         data = data[:offset] + other + data[offset + length :]
     mark = journalfile.Mark(NONCE, len(DATA))
     try:
-        loaded = journalfile.load(data, mark, CID, JOURNAL)
+        loaded = journalfile.load(data, mark, CID, JOURNAL).keyspace
     except JournalCorrupt:
         assert data[: len(DATA)] != DATA
     else:
         assert data[: len(DATA)] == DATA
-        assert loaded.contents() == journalfile.load(DATA, mark, CID, JOURNAL).contents()
+        assert loaded.contents() == journalfile.load(DATA, mark, CID, JOURNAL).keyspace.contents()

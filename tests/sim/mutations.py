@@ -14,17 +14,19 @@ from typing import Any, NamedTuple
 import pytest
 
 from varlog.batch import BatchHeader
-from varlog.core import executor, invariants, tally
+from varlog.core import invariants, tally
 from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import Append, Seal
 from varlog.core.metarepo import MetadataRepository
+from varlog.core.pending import Pending, PendingBatches
 from varlog.core.replication import Backups
 from varlog.core.states import RUNNING
+from varlog.core.tally import Tallies, Tally
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
 from varlog.storage.state import LogState
-from varlog.types import GLSN, LLSN, Epoch, Sequence
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -58,12 +60,12 @@ def _writes_prove_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _stale_seal_is_obeyed(patch: pytest.MonkeyPatch) -> None:
-    """Rule 2: a delayed Seal of a passed epoch stops a running replica and takes what was stored since."""
+    """Rule 2: a delayed Seal of a passed epoch stops a running replica and takes what was stored since. The storage
+    has a check of its own against it, an inline assertion too, which is off as well."""
     genuine = LogStreamExecutor.seal
 
     def seal(self: LogStreamExecutor, source: str, message: Seal) -> None:
-        if message.epoch < self.epoch and self.state is RUNNING and self.healthy:
-            self.committed_end = min(self.committed_end, message.llsn_end)
+        if message.epoch < self.epoch:
             self.epoch = Epoch(message.epoch - 1)
         genuine(self, source, message)
 
@@ -97,6 +99,24 @@ def _old_completions_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogStreamExecutor, "_on_batches_durable", on_batches_durable)
     patch.setattr(LogStreamExecutor, "seal", without_barrier(LogStreamExecutor.seal))
     patch.setattr(LogStreamExecutor, "unseal", without_barrier(LogStreamExecutor.unseal))
+
+
+def _cut_takes_frames_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Rule 7: a cut commits whatever is stored in its range, in whichever epoch it was written."""
+
+    def holds(self: PendingBatches, cc: CommitContext) -> bool:
+        return any(batch.end >= cc.llsn_end for batch in self)
+
+    genuine = LogStreamExecutor.apply_commit
+
+    def apply_commit(self: LogStreamExecutor, cc: CommitContext) -> bool:
+        epoch, self.epoch = self.epoch, max(self.epoch, cc.epoch)
+        applied = genuine(self, cc)
+        self.epoch = epoch
+        return applied
+
+    patch.setattr(PendingBatches, "holds", holds)
+    patch.setattr(LogStreamExecutor, "apply_commit", apply_commit)
 
 
 def _hwm_is_per_node(patch: pytest.MonkeyPatch) -> None:
@@ -136,18 +156,26 @@ def _no_deduplication(patch: pytest.MonkeyPatch) -> None:
 
 def _fastest_replica_decides(patch: pytest.MonkeyPatch) -> None:
     """A cut commits what one replica has, not what all have."""
+    genuine_cut, genuine_cut_at = Tallies.cut, Tally.cut_at
 
-    def fastest(values: Any, **_: object) -> int:
-        return max(values, default=0)
+    def cut(self: Tallies, *args: Any) -> Any:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(tally, "min", max, raising=False)
+            return genuine_cut(self, *args)
 
-    patch.setattr(tally, "min", fastest, raising=False)
+    def cut_at(self: Tally, end: int) -> None:
+        genuine_cut_at(self, end)
+        self.behind = 1
+
+    patch.setattr(Tallies, "cut", cut)
+    patch.setattr(Tally, "cut_at", cut_at)
 
 
 def _reported_before_synced(patch: pytest.MonkeyPatch) -> None:
     """A batch is reported as soon as it is staged."""
     genuine = LogStreamExecutor._store
 
-    def store(self: LogStreamExecutor, prev: Sequence, header: BatchHeader, batch: bytes) -> executor.Pending:
+    def store(self: LogStreamExecutor, prev: Sequence, header: BatchHeader, batch: bytes) -> Pending:
         stored = genuine(self, prev, header, batch)
         self.durable_end = self.end
         self.changed = True
@@ -219,11 +247,12 @@ def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS = [
     Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 4),
     Mutation("rule2_stale_seal_is_obeyed", "dense_unique", _stale_seal_is_obeyed, 14),
+    Mutation("rule7_cut_takes_frames_of_any_epoch", "equal_prefixes", _cut_takes_frames_of_any_epoch, 1),
     Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 55),
     Mutation("rule10_hwm_is_per_node", "liveness", _hwm_is_per_node, 1),
     Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 55),
     Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 1),
-    Mutation("commit_before_the_slowest_replica", "liveness", _fastest_replica_decides, 1),
+    Mutation("commit_before_the_slowest_replica", "exactly_once", _fastest_replica_decides, 1),
     Mutation("reported_before_synced", "dense_unique", _reported_before_synced, 13),
     Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 31),
     Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 3),

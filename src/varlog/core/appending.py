@@ -122,13 +122,15 @@ class _Attempt(NamedTuple):
 
 
 class Writer:
-    """See the module's text. `settle(id, outcome)` is called once for every append."""
+    """See the module's text. `settle(id, outcome)` is called once for every append; `timestamp()` is the wall clock in
+    microseconds, which a batch carries as data."""
 
     def __init__(
         self,
         tpid: TopicID,
         routing: Routing,
         new_writer_id: Callable[[], WriterID],
+        timestamp: Callable[[], int],
         send: Send,
         settle: Settle,
         options: WriterOptions = DEFAULT_OPTIONS,
@@ -138,6 +140,7 @@ class Writer:
         self._tpid = tpid
         self._routing = routing
         self._new_writer_id = new_writer_id
+        self._timestamp = timestamp
         self._send = send
         self._settle = settle
         self._options = options
@@ -166,7 +169,7 @@ class Writer:
     def append(self, id_: int, entries: Seq[bytes], deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
         op = _Operation(id_, entries, deadline)
-        self._number(op, now)
+        self._number(op)
         self._queue.append(op)
         self._pump(now)
 
@@ -214,13 +217,13 @@ class Writer:
                 prev = max(prev, self._sent[-2].sequence)
             self._attempt(op, stream, stream.epoch, prev, stream.primary)
 
-    def _number(self, op: _Operation, now: float) -> None:
+    def _number(self, op: _Operation) -> None:
         sequence = Sequence(self._sequence + 1)
         op.batch = batch.encode(
             op.entries,
             writer_id=self.writer_id,
             sequence=sequence,
-            timestamp=int(now * 1_000_000),
+            timestamp=self._timestamp(),
             codec=self._options.codec,
         )
         self._sequence = op.sequence = sequence
@@ -340,7 +343,7 @@ class Writer:
         self._lsid = None
         self._queue.extendleft(reversed([op for op in sent if not op.unresolved and not op.told]))
         for op in self._queue:
-            self._number(op, now)
+            self._number(op)
         for op in sent:
             if op.unresolved:
                 self._tell(op, Undecided())

@@ -18,7 +18,6 @@ What must always hold:
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
@@ -40,6 +39,7 @@ from varlog.core.messages import (
     Seal,
     Unseal,
 )
+from varlog.core.pending import Pending, PendingBatches
 from varlog.core.replicalog import Context, ReplicaLog
 from varlog.core.replication import Backups
 from varlog.core.states import RUNNING, SEALED, SEALING
@@ -55,38 +55,6 @@ from varlog.types import (
     Version,
     WriterID,
 )
-
-
-class Pending:
-    """A stored batch that is not committed yet, and who waits for it."""
-
-    __slots__ = ("batch", "count", "epoch", "llsn", "prev_sequence", "sequence", "size", "waiters", "writer_id")
-
-    def __init__(
-        self,
-        llsn: LLSN,
-        count: int,
-        epoch: Epoch,
-        writer_id: WriterID,
-        sequence: Sequence,
-        prev_sequence: Sequence,
-        size: int,
-        batch: bytes | None = None,
-    ) -> None:
-        self.llsn = llsn
-        self.count = count
-        self.epoch = epoch
-        self.writer_id = writer_id
-        self.sequence = sequence
-        self.prev_sequence = prev_sequence
-        self.size = size
-        self.batch = batch
-        """Kept by a primary with backups, to send again."""
-        self.waiters: list[tuple[Address, int]] = []
-
-    @property
-    def end(self) -> LLSN:
-        return LLSN(self.llsn + self.count)
 
 
 class _Question(NamedTuple):
@@ -142,8 +110,7 @@ class LogStreamExecutor:
         """The next report must carry this replica."""
 
         self.dedup = dedup or DedupTable()
-        self._pending: deque[Pending] = deque()
-        self._pending_bytes = 0
+        self._pending = PendingBatches()
         self._promise: Epoch | None = None
         """An epoch whose seal or unseal record is not durable yet."""
         self._promise_waiters: list[tuple[Address, int]] = []
@@ -168,8 +135,7 @@ class LogStreamExecutor:
         self.healthy = healthy
         for b in context.uncommitted:
             stored = Pending(b.llsn, b.count, b.epoch, b.writer_id, b.sequence, b.prev_sequence, b.size)
-            self._pending.append(stored)
-            self._pending_bytes += b.size
+            self._pending.add(stored)
         self._recover_dedup(context)
         self._observe(Branch.B7_STARTED_SEALING)
 
@@ -208,7 +174,7 @@ class LogStreamExecutor:
 
     def _append_new(self, source: Address, message: Append, header: BatchHeader, now: float) -> None:
         batch = message.batch
-        if self._is_full(len(batch)):
+        if self._pending.is_full(len(batch)):
             self._refuse(source, message, errors.Busy)
             return
         stored = self._store(message.prev_sequence, header, batch)
@@ -217,17 +183,10 @@ class LogStreamExecutor:
             stored.batch = batch
             self._backups.replicate(stored, now)
 
-    def _is_full(self, size: int) -> bool:
-        return (
-            len(self._pending) >= limits.MAX_UNCOMMITTED_BATCHES
-            or self._pending_bytes + size > limits.MAX_UNCOMMITTED_BYTES
-        )
-
     def _store(self, prev_sequence: Sequence, header: BatchHeader, batch: bytes) -> Pending:
         writer_id, sequence, count = WriterID(header.writer_id), Sequence(header.sequence), header.count
         stored = Pending(self.end, count, self.epoch, writer_id, sequence, prev_sequence, len(batch))
-        self._pending.append(stored)
-        self._pending_bytes += len(batch)
+        self._pending.add(stored)
         self.dedup.add(writer_id, sequence, stored.llsn, count)
         self.log.stage_batch(stored.llsn, self.epoch, prev_sequence, batch, header)
         self.end = stored.end
@@ -284,11 +243,11 @@ class LogStreamExecutor:
             self._send(source, AppendReply(request, self.lsid, errors.DidNotHappen.code, self.epoch))
 
     def _wait_for(self, llsn: LLSN, source: Address, request: int) -> None:
-        for pending in self._pending:
-            if pending.llsn == llsn:
-                pending.waiters = [w for w in pending.waiters if w[0] != source]
-                pending.waiters.append((source, request))
-                return
+        """Answer when the batch is committed; of one source only the latest request waits."""
+        pending = self._pending.at(llsn)
+        assert pending is not None, "what the deduplication table calls pending is pending"
+        pending.waiters = [w for w in pending.waiters if w[0] != source]
+        pending.waiters.append((source, request))
 
     def _refuse(self, source: Address, message: Append, error: type[errors.VarlogError]) -> None:
         self._send(source, AppendReply(message.request, self.lsid, error.code, self.epoch))
@@ -304,7 +263,7 @@ class LogStreamExecutor:
         """A batch from the primary: taken only in the same epoch and exactly at the end (O1)."""
         if message.epoch != self.epoch or self.state is not RUNNING or self.primary == self.snid or not self.healthy:
             self.refuse_replicate(source, message)
-        elif self._promise is not None or self._is_full(len(message.batch)):
+        elif self._promise is not None or self._pending.is_full(len(message.batch)):
             return  # the primary sends it again, or gives up
         elif message.llsn == self.end:
             self._store(message.prev_sequence, header, message.batch)  # acknowledged when it is durable
@@ -313,14 +272,13 @@ class LogStreamExecutor:
             self._send_ack(source)
 
     def _check_repeated(self, message: Replicate, header: BatchHeader) -> None:
-        for stored in self._pending:
-            if stored.llsn == message.llsn:
-                invariants.require(
-                    Invariant.ONE_CONTENT,
-                    (stored.writer_id, stored.sequence) == (header.writer_id, header.sequence),
-                    f"log stream {self.lsid}: two batches at LLSN {stored.llsn} in epoch {self.epoch}",
-                )
-                return
+        stored = self._pending.at(message.llsn)
+        if stored is not None:
+            invariants.require(
+                Invariant.ONE_CONTENT,
+                (stored.writer_id, stored.sequence) == (header.writer_id, header.sequence),
+                f"log stream {self.lsid}: two batches at LLSN {stored.llsn} in epoch {self.epoch}",
+            )
 
     def refuse_replicate(self, source: Address, message: Replicate) -> None:
         """Tell the primary of that epoch that this replica does not follow it."""
@@ -412,7 +370,7 @@ class LogStreamExecutor:
                 cc.llsn_end <= self.seal_point,
                 f"log stream {self.lsid}: cut {cc} goes beyond the seal point {self.seal_point}",
             )
-        if not self._holds(cc):
+        if not self._pending.holds(cc):
             self._drop_foreign()
             return False
         if cc.epoch < self.epoch:
@@ -421,17 +379,6 @@ class LogStreamExecutor:
         if self._reach_seal_point():
             self._observe(Branch.RULE8_SEALED_BY_CUTS)
         return True
-
-    def _holds(self, cc: CommitContext) -> bool:
-        """Every frame of the range is here, written in exactly the cut's epoch (rule 7)."""
-        end = cc.llsn_begin
-        for pending in self._pending:
-            if pending.llsn >= cc.llsn_end:
-                break
-            if pending.epoch != cc.epoch:
-                return False
-            end = pending.end
-        return end == cc.llsn_end
 
     def _drop_foreign(self) -> None:
         self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
@@ -448,10 +395,7 @@ class LogStreamExecutor:
             f"log stream {self.lsid}: {cc} is below {self.global_hwm}",
         )
         shift = cc.glsn_begin - cc.llsn_begin
-        pending = self._pending
-        while pending and pending[0].llsn < cc.llsn_end:
-            batch = pending.popleft()
-            self._pending_bytes -= batch.size
+        for batch in self._pending.commit(cc.llsn_end):
             for source, request in batch.waiters:
                 self._acknowledge(source, request, GLSN(batch.llsn + shift), batch.llsn, batch.count, cc.epoch)
         if self.dedup.commit(cc):
@@ -525,19 +469,16 @@ class LogStreamExecutor:
 
     def _void_from(self, llsn_end: LLSN) -> None:
         """Forget every uncommitted batch at or above a point; who waits for one is told once that can be known."""
-        voided = 0
-        while self._pending and self._pending[-1].llsn >= llsn_end:
-            batch = self._pending.pop()
-            voided += 1
-            self._pending_bytes -= batch.size
+        voided = self._pending.void(llsn_end)
+        for batch in voided:
             for source, request in batch.waiters:
                 self._undecided.append(_Question(source, request, batch.writer_id, batch.sequence, batch.llsn))
-        if self._pending:
-            invariants.require(
-                Invariant.BATCH_BOUNDARY,
-                self._pending[-1].end <= llsn_end,
-                f"log stream {self.lsid}: {llsn_end} falls into the batch at {self._pending[-1].llsn}",
-            )
+        rest = self._pending.end
+        invariants.require(
+            Invariant.BATCH_BOUNDARY,
+            rest is None or rest <= llsn_end,
+            f"log stream {self.lsid}: {llsn_end} falls into a batch that ends at {rest}",
+        )
         self.end = min(self.end, llsn_end)
         self.durable_end = min(self.durable_end, self.end)
         if voided:

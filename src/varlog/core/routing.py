@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from varlog.core.messages import Metadata, StreamInfo, TopicInfo
-from varlog.types import LogStreamID, StreamStatus, TopicID, Version
+from varlog.types import GLSN, LogStreamID, StreamStatus, TopicID, Version
 
 _TAKES_APPENDS = (StreamStatus.RUNNING, StreamStatus.UNSEALING)
 _HOLDS_ENTRIES = (StreamStatus.RUNNING, StreamStatus.UNSEALING, StreamStatus.SEALED)
@@ -22,6 +22,7 @@ class Routing:
         self.version = Version(-1)
         self._topics: dict[TopicID, TopicInfo] = {}
         self._streams: dict[LogStreamID, StreamInfo] = {}
+        self._trims: dict[TopicID, GLSN] = {}
 
     def update(self, metadata: Metadata) -> bool:
         """Take over newer metadata; False if it is not newer."""
@@ -34,6 +35,15 @@ class Routing:
 
     def topic(self, tpid: TopicID) -> TopicInfo | None:
         return self._topics.get(tpid)
+
+    def note_trim(self, tpid: TopicID, glsn: GLSN) -> None:
+        """This client was told of a trim point; it may be newer than the metadata."""
+        self._trims[tpid] = max(self.trim(tpid), glsn)
+
+    def trim(self, tpid: TopicID) -> GLSN:
+        """The last position known to be trimmed."""
+        topic = self._topics.get(tpid)
+        return max(topic.trim if topic is not None else GLSN(0), self._trims.get(tpid, GLSN(0)))
 
     def stream(self, lsid: LogStreamID) -> StreamInfo | None:
         return self._streams.get(lsid)

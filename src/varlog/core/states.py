@@ -52,6 +52,7 @@ class Transition(Enum):
     SEALED_RUNNING = "SEALED -> RUNNING"
     RUNNING_SEALED = "RUNNING -> SEALED"
     RUNNING_SEALING = "RUNNING -> SEALING"
+    SEALED_SEALING = "SEALED -> SEALING"
 
 
 _NAMED = {
@@ -59,11 +60,12 @@ _NAMED = {
     (SEALED, RUNNING): Transition.SEALED_RUNNING,
     (RUNNING, SEALED): Transition.RUNNING_SEALED,
     (RUNNING, SEALING): Transition.RUNNING_SEALING,
+    (SEALED, SEALING): Transition.SEALED_SEALING,
 }
 
 
 def transition_of(before: ReplicaState, after: ReplicaState) -> Transition | None:
-    """The named transition, or None where the state stays or the diagram has no line for it."""
+    """The named transition, or None where the state stays."""
     return _NAMED.get((before, after))
 
 

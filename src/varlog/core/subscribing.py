@@ -121,6 +121,10 @@ class Subscription:
         if self._end is not None and self._merge.next >= self._end:
             self._finish(None)
             return
+        trim = self._routing.trim(self._tpid)
+        if self._merge.next <= trim:  # replicas may not know yet
+            self._finish(errors.Trimmed(trim + 1))
+            return
         for chunk in self._merge.poll():
             if not self._hand_over(chunk):
                 return

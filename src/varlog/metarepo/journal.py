@@ -70,6 +70,7 @@ from varlog.errors import (
     VarlogError,
 )
 from varlog.metarepo.journalfile import (
+    Loaded,
     Mark,
     Position,
     change_frame,
@@ -147,6 +148,8 @@ class Journal:
         self.wake: Callable[[], None] = _nothing
         self.failed: OSError | None = None
         """Why the journal has stopped."""
+        self.was_torn = False
+        """The file ended in a torn write when it was opened."""
         self._fs = fs
         self._path = path
         self._cid = cid
@@ -183,9 +186,11 @@ class Journal:
         except OSError as e:
             raise _typed(e, path) from e
         try:
-            keyspace = _load(fs, path, cid)
+            keyspace, torn = _load(fs, path, cid)
             keyspace.apply(Change(puts=(Put(LEADER_KEY, encode_term(Term(_term(keyspace) + 1))),)))
-            return cls(fs, path, cid, options, lock, keyspace)
+            journal = cls(fs, path, cid, options, lock, keyspace)
+            journal.was_torn = torn
+            return journal
         except OSError as e:
             lock.release()
             raise _typed(e, path) from e
@@ -419,14 +424,14 @@ class Journal:
         self._mark_file.pwritev([encode_mark(Mark(end.nonce, end.offset))], 0)
 
 
-def _load(fs: FileSystem, path: str, cid: ClusterID) -> Keyspace:
+def _load(fs: FileSystem, path: str, cid: ClusterID) -> Loaded:
     journal, mark_path = f"{path}/journal", f"{path}/synced"
     mark = decode_mark(_read_file(fs, mark_path)) if (marked := fs.exists(mark_path)) else None
     if fs.exists(journal):
         return load(_read_file(fs, journal), mark, cid, journal)
     if marked:
         raise JournalCorrupt("the file is gone: no journal", segment=path, offset=0)
-    return Keyspace()
+    return Loaded(Keyspace(), torn=False)
 
 
 def _read_file(fs: FileSystem, path: str) -> bytes:

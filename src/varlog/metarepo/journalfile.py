@@ -128,7 +128,15 @@ def decode_mark(data: bytes) -> Mark | None:
     return Mark(*_MARK.unpack(body))
 
 
-def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Keyspace:
+class Loaded(NamedTuple):
+    """What a journal file holds."""
+
+    keyspace: Keyspace
+    torn: bool
+    """Something stood behind the last whole frame: a write that was never acknowledged, and is left out."""
+
+
+def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Loaded:
     """The state a journal file holds. Raises JournalCorrupt, WrongIdentity or UnsupportedFormat."""
     start, synced = _load_header(data, cid, path)
     if mark is not None and mark.nonce == start.nonce:
@@ -143,7 +151,7 @@ def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Keyspace:
     synced = max([synced, *(frame.synced for frame in _stray_headers(data, start.nonce, end))])
     if synced > end or keyspace is None:
         raise JournalCorrupt("a damaged frame", segment=path, offset=end)
-    return keyspace
+    return Loaded(keyspace, any(data[end:]))
 
 
 def _load_header(data: bytes, cid: ClusterID, path: str) -> tuple[Position, int]:

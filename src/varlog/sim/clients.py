@@ -64,15 +64,20 @@ class ClientHost:
     def __init__(self, process: Process, shared: Shared) -> None:
         self.process = process
         self.shared = shared
-        self.routing = Routing()
         self.rng: Random = process.world.rng(process.name)
         self._requests = 0
-        self._asked = -METADATA_EVERY
         shared.network.attach(process.name, process, self._receive)
 
     def start(self) -> None:
+        """Begin, or begin anew after a crash: nothing is remembered."""
+        self.routing = Routing()
+        self._asked = -METADATA_EVERY
         self.begin()
         self._tick()
+
+    def kill(self) -> None:
+        """The process ends; what it had asked for was never answered."""
+        self.process.kill()
 
     @property
     def now(self) -> float:
@@ -129,11 +134,17 @@ class WriterClient(ClientHost):
         return self._writer.wants_metadata
 
     def begin(self) -> None:
-        self._writer = Writer(TOPIC, self.routing, self._writer_id, self.send, self._settle, self._options)
+        self._operations.clear()
+        self._writer = Writer(
+            TOPIC, self.routing, self._writer_id, self._timestamp, self.send, self._settle, self._options
+        )
         self._next()
 
     def _writer_id(self) -> WriterID:
         return WriterID(self.rng.getrandbits(63) + 1)
+
+    def _timestamp(self) -> int:
+        return max(0, int(self.process.clock() * 1_000_000))
 
     def _next(self) -> None:
         burst = self.rng.choice((1, 1, self._options.window))
@@ -226,7 +237,7 @@ class _Reading(ClientHost):
 
 
 class ReaderClient(_Reading):
-    """Reads single positions that are known to exist."""
+    """Reads single positions that are known to exist, and ranges that may."""
 
     def __init__(self, process: Process, shared: Shared, *, pace: float) -> None:
         super().__init__(process, shared)
@@ -235,28 +246,39 @@ class ReaderClient(_Reading):
         self._deadline = 0.0
 
     def begin(self) -> None:
+        self._operation = self._subscription = None
         self._next()
 
     def _next(self) -> None:
         if self._operation is None and self.shared.known_tail and not self.shared.stopping:
-            glsn = self.rng.randint(max(1, self._trimmed_to - 2), self.shared.known_tail)
-            self._operation = self.shared.history.invoke(self.process.name, Kind.READ, TOPIC, position=glsn)
+            begin = self.rng.randint(max(1, self._trimmed_to - 2), self.shared.known_tail)
+            end = begin + self.rng.choice((1, 1, 10))
+            kind = Kind.READ if end == begin + 1 else Kind.SCAN
+            history, name = self.shared.history, self.process.name
+            self._operation = history.invoke(name, kind, TOPIC, position=begin, end=end if kind is Kind.SCAN else 0)
             self._deadline = self.now + 5.0
-            self.subscribe(glsn, glsn + 1, self._deliver, self._on_end)
+            self.subscribe(begin, end, self._deliver, self._on_end)
         self.process.at(self.rng.expovariate(1.0) * self._pace, self._next)
 
     def _deliver(self, chunk: Chunk) -> None:
         assert self._operation is not None
-        self.shared.history.ok(self._operation, payloads=self.payloads(chunk))
-        self._operation = None
+        if self._operation.kind is Kind.READ:
+            self.shared.history.ok(self._operation, payloads=self.payloads(chunk))
+            self._operation = None
+        else:
+            self.shared.history.deliver(self._operation, chunk.glsn, self.payloads(chunk))
 
     def _on_end(self, error: errors.VarlogError | None) -> None:
-        if error is not None and self._operation is not None:
+        operation, self._operation, self._subscription = self._operation, None, None
+        if isinstance(error, errors.Trimmed):
+            self._trimmed_to = max(self._trimmed_to, error.first - 1)
+        if operation is None:
+            return  # a read that was delivered
+        if error is None:
+            self.shared.history.ok(operation)
+        else:
             first = error.first if isinstance(error, errors.Trimmed) else 0
-            self._trimmed_to = max(self._trimmed_to, first - 1)
-            self.shared.history.failed(self._operation, type(error).__name__, first=first)
-            self._operation = None
-        self._subscription = None
+            self.shared.history.failed(operation, type(error).__name__, first=first)
 
     def on_tick(self) -> None:
         super().on_tick()
@@ -276,10 +298,16 @@ class SubscriberClient(_Reading):
     def begin(self) -> None:
         self._subscribe(self._begin)
 
+    def kill(self) -> None:
+        super().kill()
+        if self._operation is not None:
+            self.shared.history.failed(self._operation, "Killed")
+            self._operation = None
+
     def _subscribe(self, begin: int) -> None:
         operation = self.shared.history.invoke(self.process.name, Kind.SUBSCRIBE, TOPIC, position=begin)
-        deliver = partial(self._deliver, operation)
-        self.subscribe(begin, None, deliver, partial(self._on_end, operation))
+        self._operation = operation
+        self.subscribe(begin, None, partial(self._deliver, operation), partial(self._on_end, operation))
 
     def _deliver(self, operation: Operation, chunk: Chunk) -> None:
         self.shared.history.deliver(operation, chunk.glsn, self.payloads(chunk))
@@ -287,75 +315,91 @@ class SubscriberClient(_Reading):
 
     def _on_end(self, operation: Operation, error: errors.VarlogError | None) -> None:
         assert isinstance(error, errors.Trimmed), "a subscription without an end ends only where the log was trimmed"
+        self._operation = None
         self.shared.history.failed(operation, type(error).__name__, first=error.first)
         self.process.at(0.0, self._subscribe, error.first)
 
 
-class _Asking(ClientHost):
-    """A client that asks the metadata repository one thing after another."""
+class Questions:
+    """One question after another to the metadata repository, each with a deadline."""
+
+    def __init__(self, host: ClientHost, pace: float, ask: Callable[[], tuple[Operation, Message] | None]) -> None:
+        self._host = host
+        self._pace = pace
+        self._ask = ask
+        self._operation: Operation | None = None
+        self._request = 0
+        self._deadline = 0.0
+
+    def begin(self) -> None:
+        self._operation = None
+        self._next()
+
+    def _next(self) -> None:
+        host = self._host
+        if self._operation is None and not host.shared.stopping and (asked := self._ask()) is not None:
+            self._operation, question = asked
+            self._request = question.request  # type: ignore[attr-defined]
+            self._deadline = host.now + 3.0
+            host.send(METADATA_REPOSITORY, question)
+        host.process.at(host.rng.expovariate(1.0) * self._pace, self._next)
+
+    def answered(self, message: Tail | Decided) -> Operation | None:
+        """The operation that a message says succeeded; one that failed is noted. One that no longer leads is not
+        listened to."""
+        operation = self._operation
+        if operation is None or message.request != self._request or message.code == errors.NotLeader.code:
+            return None
+        self._operation = None
+        if message.code:
+            self._host.shared.history.failed(operation, errors.VarlogError.registry[message.code].__name__)
+            return None
+        return operation
+
+    def tick(self) -> None:
+        if self._operation is not None and self._host.now >= self._deadline:
+            self._host.shared.history.failed(self._operation, errors.DeadlineExceeded.__name__)
+            self._operation = None
+
+
+class PeekerClient(ClientHost):
+    """Asks for the tail."""
 
     wants_metadata = False
 
     def __init__(self, process: Process, shared: Shared, *, pace: float) -> None:
         super().__init__(process, shared)
-        self._pace = pace
-        self._operation: Operation | None = None
-        self._question: Message | None = None
-        self._deadline = 0.0
+        self._questions = Questions(self, pace, self._ask)
 
     def begin(self) -> None:
-        self._next()
+        self._questions.begin()
 
-    def _next(self) -> None:
-        if self._operation is None and not self.shared.stopping:
-            asked = self.ask()
-            if asked is not None:
-                self._operation, self._question = asked
-                self._deadline = self.now + 3.0
-                self.send(METADATA_REPOSITORY, self._question)
-        self.process.at(self.rng.expovariate(1.0) * self._pace, self._next)
-
-    def ask(self) -> tuple[Operation, Message] | None:
-        raise AssertionError("filled in by the client")
-
-    def answered(self, message: Message) -> Operation | None:
-        """The operation that a message answers; from then on it is over."""
-        question, operation = self._question, self._operation
-        if question is None or getattr(message, "request", 0) != question.request:  # type: ignore[attr-defined]
-            return None
-        self._operation = self._question = None
-        return operation
-
-    def on_tick(self) -> None:
-        if self._operation is not None and self.now >= self._deadline:
-            self.shared.history.failed(self._operation, errors.DeadlineExceeded.__name__)
-            self._operation = self._question = None
-
-
-class PeekerClient(_Asking):
-    """Asks for the tail."""
-
-    def ask(self) -> tuple[Operation, Message] | None:
+    def _ask(self) -> tuple[Operation, Message] | None:
         operation = self.shared.history.invoke(self.process.name, Kind.TAIL, TOPIC)
         return operation, GetTail(self.request(), TOPIC)
 
     def on_message(self, message: Message) -> None:
-        if not isinstance(message, Tail) or message.code == errors.NotLeader.code:
-            return
-        operation = self.answered(message)
-        if operation is None:
-            return
-        if message.code:
-            self.shared.history.failed(operation, errors.VarlogError.registry[message.code].__name__)
-        else:
+        if isinstance(message, Tail) and (operation := self._questions.answered(message)) is not None:
             self.shared.history.ok(operation, glsn=message.hwm)
             self.shared.learn(message.hwm)
 
+    def on_tick(self) -> None:
+        self._questions.tick()
 
-class TrimmerClient(_Asking):
-    """Trims some of what is there, now and then."""
 
-    def ask(self) -> tuple[Operation, Message] | None:
+class TrimmerClient(ReaderClient):
+    """Trims some of what is there, now and then, and reads around it."""
+
+    def __init__(self, process: Process, shared: Shared, *, pace: float, trim_pace: float) -> None:
+        super().__init__(process, shared, pace=pace)
+        self._questions = Questions(self, trim_pace, self._ask)
+
+    def begin(self) -> None:
+        self._trimmed_to = 0
+        super().begin()
+        self._questions.begin()
+
+    def _ask(self) -> tuple[Operation, Message] | None:
         if self.shared.known_tail < 20:
             return None
         glsn = self.rng.randint(1, self.shared.known_tail // 2)
@@ -363,12 +407,12 @@ class TrimmerClient(_Asking):
         return operation, TrimTopic(self.request(), TOPIC, GLSN(glsn))
 
     def on_message(self, message: Message) -> None:
-        if not isinstance(message, Decided) or message.code == errors.NotLeader.code:
-            return
-        operation = self.answered(message)
-        if operation is None:
-            return
-        if message.code:
-            self.shared.history.failed(operation, errors.VarlogError.registry[message.code].__name__)
-        else:
+        super().on_message(message)
+        if isinstance(message, Decided) and (operation := self._questions.answered(message)) is not None:
+            self.routing.note_trim(TOPIC, GLSN(message.value))
+            self._trimmed_to = max(self._trimmed_to, message.value)
             self.shared.history.ok(operation)
+
+    def on_tick(self) -> None:
+        super().on_tick()
+        self._questions.tick()

@@ -46,11 +46,19 @@ from varlog.sim.world import World
 from varlog.storage.log import LogStreamStorage, StorageOptions
 from varlog.types import GLSN, LogStreamID, StorageNodeID
 
+EPOCH_SECONDS: Final = 1_000.0
+"""What a right wall clock shows when a run begins."""
 SET_UP_SECONDS: Final = 30.0
 FAULT_SECONDS: Final = 15.0
 AFTER_SECONDS: Final = 8.0
 GRACE_SECONDS: Final = 9.0
 RESTORE_SECONDS: Final = 4.0
+
+
+class ClockFault(Enum):
+    """What is wrong with a clock from the beginning."""
+
+    SKEW = "clock was off from the start"
 
 
 @dataclass(frozen=True)
@@ -63,9 +71,9 @@ class Shape:
     repositories: int = 1
     writers: int = 2
     retrying_writers: int = 2
-    readers: int = 1
+    readers: int = 2
     subscribers: int = 2
-    peekers: int = 1
+    peekers: int = 2
     trimmers: int = 1
     segment_bytes: int = 8192
     dedup_sequences: int = 64
@@ -91,7 +99,6 @@ class Shape:
             streams=rng.randint(1, 4),
             replication_factor=replication_factor,
             repositories=rng.choice((1, 2)),
-            trimmers=rng.choice((0, 1)),
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
             lying_disk=replication_factor > 1 and rng.random() < 0.25,
@@ -102,15 +109,22 @@ class Shape:
         )
 
     def __str__(self) -> str:
-        traits = [name for name, has in (("lying disk", self.lying_disk), ("outsider", self.outsider)) if has]
+        traits = {
+            "lying disk": self.lying_disk,
+            "outsider": self.outsider,
+            "bad store": self.bad_store and self.repositories > 1,
+            "old backup": self.old_backup,
+        }
         return ", ".join(
             [
                 f"{self.nodes} nodes",
                 f"{self.streams} log streams",
                 f"RF {self.replication_factor}",
                 f"{self.repositories} metadata repositories",
-                f"segments of {self.segment_bytes}",
-                *traits,
+                f"segments of {self.segment_bytes} bytes",
+                f"{self.dedup_sequences} sequences remembered",
+                f"{self.operator_seals} seals for no reason",
+                *(trait for trait, has in traits.items() if has),
             ]
         )
 
@@ -147,8 +161,8 @@ class Cluster:
         self.manager = self._make_manager()
         self.clients = self._make_clients()
         self._disk_owners: list[StorageNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
-        self._hosts: dict[str, StorageNodeHost | MetadataHost | ManagerHost] = {}
-        for host in (*self._disk_owners, self.manager):
+        self._hosts: dict[str, StorageNodeHost | MetadataHost | ManagerHost | ClientHost] = {}
+        for host in (*self._disk_owners, self.manager, *self.clients):
             self._hosts[host.process.name] = host
         self._rotten = ""
         """The node whose disk has rotted; all others keep theirs, so that no entry loses every copy."""
@@ -162,8 +176,7 @@ class Cluster:
         return SimStore(self.world.at, self.world.rng("store"), StoreFaults())
 
     def _make_node(self, snid: StorageNodeID) -> StorageNodeHost:
-        skew = self._rng.uniform(-5.0, 5.0)
-        process = self.world.process(node_address(snid), skew=skew)
+        process = self.world.process(node_address(snid))
         disk = SimDisk()
         if self.shape.lying_disk and snid == 1:
             rng = self.world.rng("lies")
@@ -177,8 +190,14 @@ class Cluster:
         return DedupTable(per_writer=16, total=self.shape.dedup_sequences)
 
     def _make_repository(self, number: int) -> MetadataHost:
-        process = self.world.process(f"mr/{number}", skew=self._rng.uniform(-5.0, 5.0) + 1000.0)
+        process = self._skewed(f"mr/{number}")
         return MetadataHost(process, self.network, SimDisk(), self.store, self._observe)
+
+    def _skewed(self, name: str) -> Process:
+        """A process whose wall clock somebody relies on, and that is wrong."""
+        process = self.world.process(name, skew=EPOCH_SECONDS + self._rng.uniform(-5.0, 5.0))
+        self.world.count(ClockFault.SKEW, process)
+        return process
 
     def _make_manager(self) -> ManagerHost:
         shape = self.shape
@@ -193,19 +212,19 @@ class Cluster:
         made: list[ClientHost] = []
 
         def process() -> Process:
-            return self.world.process(f"client/{len(made) + 1}")
+            return self._skewed(f"client/{len(made) + 1}")
 
         for number in range(shape.writers + shape.retrying_writers):
             retry = number >= shape.writers
             made += [WriterClient(process(), shared, retry=retry, window=rng.choice((1, 4, 16)), pace=0.15)]
         for _ in range(shape.readers):
-            made += [ReaderClient(process(), shared, pace=0.15)]
+            made += [ReaderClient(process(), shared, pace=0.3)]
         for _ in range(shape.subscribers):
             made += [SubscriberClient(process(), shared, begin=rng.choice((1, 1, 10)))]
         for _ in range(shape.peekers):
-            made += [PeekerClient(process(), shared, pace=0.2)]
+            made += [PeekerClient(process(), shared, pace=0.4)]
         for _ in range(shape.trimmers):
-            made += [TrimmerClient(process(), shared, pace=4.0)]
+            made += [TrimmerClient(process(), shared, pace=0.5, trim_pace=4.0)]
         return made
 
     # Life
@@ -270,10 +289,8 @@ class Cluster:
         nodes = [host.process.name for host in self.nodes]
         repositories = [host.process.name for host in self.repositories]
         match fault:
-            case Fault.KILL | Fault.KILL_ALL:
-                return [*nodes, *repositories, self.manager.process.name]
-            case Fault.POWER_LOSS | Fault.POWER_LOSS_ALL:
-                return [*nodes, *repositories]
+            case Fault.CLOCK_JUMP:  # whose wall clock anything depends on
+                return [*repositories, *(client.process.name for client in self.clients)]
             case Fault.BIT_ROT:
                 rottable = nodes if self.shape.replication_factor > 1 and not self.shape.lying_disk else []
                 return [name for name in rottable if self._rotten in ("", name)]
@@ -285,15 +302,13 @@ class Cluster:
                 return list(self.world.processes)
 
     def kill(self, name: str) -> None:
-        host = self._hosts[name]
-        if isinstance(host, ManagerHost):
-            host.process.kill()
-        else:
-            host.kill()
+        self._hosts[name].kill()
 
     def power_loss(self, name: str) -> None:
         self.kill(name)
-        self.disk(name).power_loss(self.world.rng("power loss"))
+        host = self._hosts[name]
+        if isinstance(host, StorageNodeHost | MetadataHost):
+            host.disk.power_loss(self.world.rng("power loss"))
 
     def restart(self, name: str) -> None:
         host = self._hosts[name]
@@ -303,7 +318,7 @@ class Cluster:
 
     def disk(self, name: str) -> SimDisk:
         host = self._hosts[name]
-        assert not isinstance(host, ManagerHost), "the manager has no disk"
+        assert isinstance(host, StorageNodeHost | MetadataHost), "nobody else has a disk"
         return host.disk
 
     def rot(self, name: str, rng: Random) -> bool:
@@ -366,7 +381,7 @@ class Cluster:
         """What the run has exercised."""
         coverage = Coverage(
             {
-                "faults": (Fault, NetworkFault, DiskFault, StoreFault),
+                "faults": (Fault, ClockFault, NetworkFault, DiskFault, StoreFault),
                 "state transitions": (Transition,),
                 "protocol rules": (Branch,),
             }

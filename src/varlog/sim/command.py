@@ -26,33 +26,29 @@ _PLAIN_EVERY: Final = 20
 
 Flag = Annotated[bool, Parameter(negative=())]
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 
 
 def run_sim(
     *,
-    seeds: Positive = 100,
-    first_seed: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1,
-    seed: int | None = None,
+    seeds: Positive | None = None,
+    first_seed: NotNegative | None = None,
+    seed: NotNegative | None = None,
     jobs: Positive | None = None,
     json: Flag = False,
     require_coverage: Flag = False,
 ) -> int:
-    """Run simulated clusters under faults and check everything they did.
-
-    Each seed is one run: a cluster of some shape, clients that append, read, subscribe, peek and trim, and a nemesis
-    that breaks network, disks, clocks and processes. A seed always takes the same course, so a failure can be replayed
-    with --seed.
-
-    Exit code 0: nothing was violated. 1: something was, or --require-coverage found a zero.
+    """Run many seeds, or replay one.
 
     Parameters
     ----------
     seeds
-        How many seeds to run.
+        How many seeds to run; 100 if not given.
     first_seed
-        The first of them; the others follow it.
+        The first of them; the others follow it; 1 if not given.
     seed
-        Replay this one seed, with its trace.
+        Replay this one seed, with its trace. It says all there is to say of what to run, so no option but --json goes
+        with it.
     jobs
         How many processes to use; as many as there are processors if not given.
     json
@@ -60,10 +56,23 @@ def run_sim(
     require_coverage
         Fail also if any fault, state transition or rule branch was never met.
     """
-    if seed is not None:
-        return replay(seed, json=json)
-    jobs = jobs or os.cpu_count() or 1
-    return campaign(first_seed, seeds, jobs=jobs, json=json, require_coverage=require_coverage)
+    if seed is None:
+        return campaign(
+            1 if first_seed is None else first_seed,
+            seeds or _SEEDS,
+            jobs=jobs or os.cpu_count() or 1,
+            json=json,
+            require_coverage=require_coverage,
+        )
+    campaigning = {
+        "--seeds": seeds is not None,
+        "--first-seed": first_seed is not None,
+        "--jobs": jobs is not None,
+        "--require-coverage": require_coverage,
+    }
+    if given := [option for option, is_given in campaigning.items() if is_given]:
+        raise ValueError(f"--seed replays one seed; {', '.join(given)} cannot be used with it.")
+    return replay(seed, json=json)
 
 
 def replay(seed: int, *, json: bool = False, path: str = RUN_SEED) -> int:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from varlog import errors
 from varlog.core.address import METADATA_REPOSITORY, node_address
-from varlog.core.branches import Observe
+from varlog.core.branches import Branch, Observe
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
     AddLogStream,
@@ -27,6 +27,7 @@ from varlog.core.messages import (
     RegisterNode,
     RegisterStream,
     ReplicaReply,
+    Seal,
     SealStream,
     StreamInfo,
     Unseal,
@@ -121,7 +122,9 @@ class MetadataHost:
             except errors.VarlogError as error:
                 self._stop(error)
                 return
-            JournalDriver(self.process, self.disk, journal, self.kill)
+            if journal.was_torn:
+                self._observe(Branch.RULE16_TORN_TAIL)
+            JournalDriver(self.process, self.disk, journal, self._on_journal_failed)
             self.repository = MetadataRepository(journal, self._send, self._observe)
         else:
             self._client = SimStoreClient(self._shared, self.process.at)
@@ -142,6 +145,10 @@ class MetadataHost:
         self.disk.kill()
         if self._client is not None:
             self._client.close()
+
+    def _on_journal_failed(self) -> None:
+        self._observe(Branch.RULE16_STOPPED)
+        self.kill()
 
     def _stop(self, error: errors.VarlogError) -> None:
         self.stopped = error
@@ -219,6 +226,9 @@ class ManagerHost:
         if not self.is_set_up:
             self._converse(self._set_up())
         self._tick()
+
+    def kill(self) -> None:
+        self.process.kill()
 
     def add_stream(self, replicas: tuple[StorageNodeID, ...]) -> None:
         """Make one more log stream, as an operator would."""
@@ -301,7 +311,7 @@ class ManagerHost:
                 self.steps.append((self.process.world.now, step.sentence))
                 self.process.world.trace("manager", self.process, step.sentence)
                 self._network.send(self.process, step.address, step.message)
-                if isinstance(step.message, Unseal) and self._outsider is not None:
+                if isinstance(step.message, Seal | Unseal) and self._outsider is not None:
                     self._network.send(self.process, node_address(self._outsider), step.message)
         self._network.send(self.process, METADATA_REPOSITORY, GetMetadata(self._request()))
         for snid in self._snids:

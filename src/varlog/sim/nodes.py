@@ -125,6 +125,10 @@ class StorageNodeHost:
         storage.snapshot_source = executor.dedup.snapshot
         recovered = storage.recovered
         executor.recover(recovered, healthy=recovered.corruption is None)
+        if recovered.torn_tail:
+            self._observe(Branch.RULE15_TORN_TAIL)
+        if recovered.corruption is not None:
+            self._observe(Branch.RULE15_CORRUPTION)
         if recovered.dropped_commit:
             self._observe(Branch.B10_PARTIAL_COMMIT)
         self.storages[lsid] = storage

@@ -69,6 +69,8 @@ class Recovered:
     dedup_tail: list[tuple[Any, ...]] = field(default_factory=list, repr=False)
     """What the deduplication table missed since the snapshot, in log order: ("batch", llsn, count, writer_id,
     sequence), ("commit", CommitContext) or ("truncate", llsn_end)."""
+    torn_tail: bool = False
+    """Bytes of a write that was never reported stood at the end, and were cut."""
     dropped_commit: bool = False
     """A commit was found whose entries are not all there, and dropped (B10)."""
     corruption: Corrupt | None = None
@@ -96,6 +98,11 @@ class _Newest(NamedTuple):
     """It has its index and footer; whatever is appended to it takes their place."""
     zero: bool
     """Nothing stands beyond the end."""
+
+    @property
+    def torn(self) -> bool:
+        """It ends in bytes that are no whole frame."""
+        return not self.closed and not self.zero
 
 
 class Recovery:
@@ -160,6 +167,7 @@ class Recovery:
             uncommitted=uncommitted,
             dedup_snapshot=(replay.dedup_snapshot or None) if replay is not None else None,
             dedup_tail=replay.dedup_tail if replay is not None else [],
+            torn_tail=self.corruption is None and self._newest is not None and self._newest.torn,
             dropped_commit=self._dropped_commit,
             corruption=self.corruption,
         )
