@@ -23,6 +23,16 @@ def test_help_says_what_varlog_is() -> None:
     assert "totally ordered" in done.stdout
 
 
+def test_help_says_what_each_command_does() -> None:
+    listed = varlog("--help").stdout
+    for command, summary in (("demo", "Watch a simulated cluster"), ("sim", "Run simulated clusters under faults")):
+        assert f" {command} " in listed
+        assert summary in listed
+        told = varlog(command, "--help").stdout
+        assert summary in told
+        assert "Exit code 0" in told
+
+
 def test_an_unknown_command_fails() -> None:
     done = varlog("no-such-command")
     assert done.returncode != 0

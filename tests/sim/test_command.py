@@ -7,6 +7,7 @@ import pytest
 
 from varlog.cli import app
 from varlog.sim.command import campaign, replay
+from varlog.sim.runner import run_checked
 
 TOYS = "tests.sim.toy_runs"
 
@@ -58,6 +59,14 @@ def test_replay_shows_the_trace(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(found["trace"]) == 1
 
 
+def test_the_course_is_told_on_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    course = run_checked(1, path=f"{TOYS}:well", trace=True).trace_hash
+    replay(1, path=f"{TOYS}:well")
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "course" in line]
+    assert line.endswith(f"simulated seconds, course {course}")
+
+
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         app(["sim", "--help"])
@@ -67,7 +76,22 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
         assert option in out
 
 
-def test_nonsense_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--seeds", "0"], "--seeds"),
+        (["--first-seed", "-1"], "--first-seed"),
+        (["--seed", "-5"], "--seed"),
+        (["--jobs", "0"], "--jobs"),
+        (["--seed", "5", "--seeds", "10"], "--seed replays one seed, without --seeds"),
+        (["--seed", "5", "--first-seed", "1"], "without --first-seed"),
+        (["--seed", "5", "--require-coverage", "--jobs", "2"], "without --jobs and --require-coverage"),
+    ],
+)
+def test_nonsense_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        app(["sim", "--seeds", "0"])
-    assert ended.value.code != 0
+        app(["sim", *arguments])
+    assert ended.value.code == 2
+    told = capsys.readouterr()
+    assert not told.out
+    assert said in told.err

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final
 
 import msgspec
-from cyclopts import Parameter, validators
+from cyclopts import ArgumentCollection, Group, Parameter, validators
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -24,31 +24,42 @@ _SHOWN_VIOLATIONS: Final = 10
 _PLAIN_EVERY: Final = 20
 """As many lines of progress, about, where there is no terminal."""
 
+
+def _one_or_many(given: ArgumentCollection) -> None:
+    """A seed to replay says all there is to say of what to run."""
+    names = [argument.name for argument in given if argument.tokens]
+    if "--seed" in names and len(names) > 1:
+        names.remove("--seed")
+        raise ValueError(f"--seed replays one seed, without {' and '.join(names)}")
+
+
+_WHAT_TO_RUN: Final = Group(validator=_one_or_many)
+
+WhatToRun = Parameter(group=("Parameters", _WHAT_TO_RUN))
 Flag = Annotated[bool, Parameter(negative=())]
 Positive = Annotated[int, Parameter(validator=validators.Number(gte=1))]
-NotNegative = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+Seed = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 
 
 def run_sim(
     *,
-    seeds: Positive | None = None,
-    first_seed: NotNegative | None = None,
-    seed: NotNegative | None = None,
-    jobs: Positive | None = None,
+    seeds: Annotated[Positive, WhatToRun] = 100,
+    first_seed: Annotated[Seed, WhatToRun] = 1,
+    seed: Annotated[Seed | None, WhatToRun] = None,
+    jobs: Annotated[Positive | None, WhatToRun] = None,
     json: Flag = False,
-    require_coverage: Flag = False,
+    require_coverage: Annotated[Flag, WhatToRun] = False,
 ) -> int:
     """Run many seeds, or replay one.
 
     Parameters
     ----------
     seeds
-        How many seeds to run; 100 if not given.
+        How many seeds to run.
     first_seed
-        The first of them; the others follow it; 1 if not given.
+        The first of them; the others follow it.
     seed
-        Replay this one seed, with its trace. It says all there is to say of what to run, so no option but --json goes
-        with it.
+        Replay this one seed instead, with its trace.
     jobs
         How many processes to use; as many as there are processors if not given.
     json
@@ -56,23 +67,10 @@ def run_sim(
     require_coverage
         Fail also if any fault, state transition or rule branch was never met.
     """
-    if seed is None:
-        return campaign(
-            1 if first_seed is None else first_seed,
-            seeds or _SEEDS,
-            jobs=jobs or os.cpu_count() or 1,
-            json=json,
-            require_coverage=require_coverage,
-        )
-    campaigning = {
-        "--seeds": seeds is not None,
-        "--first-seed": first_seed is not None,
-        "--jobs": jobs is not None,
-        "--require-coverage": require_coverage,
-    }
-    if given := [option for option, is_given in campaigning.items() if is_given]:
-        raise ValueError(f"--seed replays one seed; {', '.join(given)} cannot be used with it.")
-    return replay(seed, json=json)
+    if seed is not None:
+        return replay(seed, json=json)
+    jobs = jobs or os.cpu_count() or 1
+    return campaign(first_seed, seeds, jobs=jobs, json=json, require_coverage=require_coverage)
 
 
 def replay(seed: int, *, json: bool = False, path: str = RUN_SEED) -> int:
@@ -84,10 +82,11 @@ def replay(seed: int, *, json: bool = False, path: str = RUN_SEED) -> int:
     else:
         for line in report.trace:
             console.print(line, markup=False, soft_wrap=True)
-        console.print(f"seed {seed}: {report.description}", markup=False)
+        console.print(f"seed {seed}: {report.description}", markup=False, soft_wrap=True)
         console.print(
             f"{report.operations} operations, {report.simulated_seconds:.1f} simulated seconds, "
-            f"course {report.trace_hash}"
+            f"course {report.trace_hash}",
+            soft_wrap=True,
         )
         _print_violations(console, report)
         if not report.violations:
