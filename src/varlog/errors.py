@@ -112,6 +112,10 @@ class JournalCorrupt(Corrupt, code=28):
         self.offset = offset
 
 
+class MalformedSnapshot(VarlogError, code=29):
+    """Bytes that claim to be a deduplication table are not one, though their checksum holds; repair the replica."""
+
+
 # 40-59: log stream
 
 
@@ -200,6 +204,10 @@ class LeaseNotFound(VarlogError, code=67):
 
 class Compacted(VarlogError, code=68):
     """The metadata store has forgotten the changes a watch asked for; read anew and watch from there."""
+
+
+class MalformedMetadata(VarlogError, code=69):
+    """A value in the metadata store is not what the metadata repository writes; restore it from a backup."""
 
 
 # 80-99: client

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.core.mutated import mutations
 from varlog.core.dedup import DedupTable, Fate, Record
+from varlog.errors import MalformedSnapshot
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, Version, WriterID
 
 ANNA, BERT, CARL = WriterID(11), WriterID(22), WriterID(33)
@@ -149,6 +153,78 @@ def test_rule18_a_snapshot_carries_the_whole_table() -> None:
     for one in (table, copy):
         one.commit(cut(7, 9, 7))
     assert copy.snapshot() == table.snapshot()
+
+
+def a_snapshot() -> bytes:
+    """Of writers with one batch and with several, some of them pending."""
+    table = filled(DedupTable(per_writer=3, total=5), *((writer, n) for n in (1, 2, 3) for writer in (ANNA, BERT)))
+    table.add(CARL, Sequence(1), LLSN(7), 2)
+    table.add(ANNA, Sequence(4), LLSN(9), 1)
+    return table.snapshot()
+
+
+def restore_or_refuse(snapshot: bytes) -> bool:
+    """Whether a table took it. One that did works from then on, one that did not is as it was."""
+    table = filled(DedupTable(), (ANNA, 1))
+    before = table.snapshot()
+    try:
+        table.restore(snapshot)
+    except MalformedSnapshot:
+        assert table.snapshot() == before
+        return False
+    again = DedupTable()
+    again.restore(table.snapshot())
+    assert again.snapshot() == table.snapshot()
+    assert again.size == table.size
+    for writer in (ANNA, BERT, CARL):
+        judge(table, writer, 3, prev=2)
+    table.add(CARL, Sequence(1 << 65), LLSN(1 << 66), 1)
+    table.commit(cut(1, 1 << 65, 1))
+    assert table.truncate(LLSN(0)) >= 1
+    return True
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_no_table(snapshot: bytes) -> None:
+    restore_or_refuse(snapshot)
+
+
+@given(st.data())
+def test_a_changed_snapshot_is_refused_or_is_another_table(data: st.DataObject) -> None:
+    assert restore_or_refuse(a_snapshot())
+    restore_or_refuse(data.draw(mutations(a_snapshot())))
+
+
+numbers = st.integers(min_value=-1, max_value=3)
+records = st.lists(st.tuples(*[numbers] * 5), max_size=3)
+
+
+@given(
+    st.tuples(
+        numbers,
+        st.lists(numbers, max_size=3),
+        st.lists(st.tuples(numbers, records), max_size=3),
+        st.lists(st.tuples(*[numbers] * 6), max_size=3),
+    )
+)
+def test_what_has_the_form_of_a_table_may_still_be_none(form: object) -> None:
+    restore_or_refuse(msgspec.msgpack.encode(form))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        (0, [1], [], []),
+        (0, [1, 1], [(0, [(1, 1, 1, 2, 1)]), (0, [(2, 2, 1, 2, 2)])], []),
+        (0, [1], [(0, [])], []),
+        (0, [], [], [(1, 1, 1, 1, 0, 0), (1, 1, 2, 1, 0, 0)]),
+        (-1, [], [], []),
+        (0, [], [], [], 0),
+        ("0", [], [], []),
+    ],
+)
+def test_a_table_that_contradicts_itself_is_refused(form: object) -> None:
+    assert not restore_or_refuse(msgspec.msgpack.encode(form))
 
 
 class NaiveTable:

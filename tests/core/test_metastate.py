@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.core.mutated import mutations
 from varlog import limits
 from varlog.core import metastate as m
 from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState
-from varlog.errors import ConsistencyViolation
+from varlog.errors import ConsistencyViolation, MalformedMetadata
 from varlog.types import (
     GLSN,
     LLSN,
@@ -154,8 +159,7 @@ def test_the_same_entries_give_the_same_state() -> None:
 def test_every_kind_of_entry_survives_encoding() -> None:
     entries = [m.NodeRegistered(NODES[0]), m.TopicCreated(TOPIC, "a", 3, 2), *running(ONE, TOPIC), m.StreamAborted(TWO)]
     entries += [m.StreamSealed(ONE, Epoch(3)), m.Trimmed(TOPIC, GLSN(9)), first_cut()]
-    decoder = msgspec.msgpack.Decoder(AnyEntry)
-    assert [decoder.decode(msgspec.msgpack.encode(entry)) for entry in entries] == entries
+    assert [m.decode_entry(m.encode_entry(entry)) for entry in entries] == entries
     assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
 
 
@@ -225,3 +229,43 @@ def test_rule4_the_history_of_a_log_stream_is_bounded() -> None:
 def test_a_checkpoint_carries_the_state_and_the_cuts_that_are_held() -> None:
     saved = Checkpoint(apply(cluster(), first_cut()), {ONE: OF_ONE})
     assert Checkpoint.decode(saved.encode()) == saved
+
+
+def decode_or_refuse(data: bytes) -> None:
+    for decode in (Checkpoint.decode, m.decode_entry):
+        with suppress(MalformedMetadata):
+            decode(data)
+
+
+def saved_bytes() -> list[bytes]:
+    """A checkpoint, and an entry of each kind that has more than numbers in it."""
+    saved = Checkpoint(apply(cluster(), first_cut()), {ONE: OF_ONE})
+    entries: list[AnyEntry] = [m.TopicCreated(TOPIC, "orders", 2, 2), m.StreamRegistered(ONE, NODES), first_cut()]
+    return [saved.encode(), *map(m.encode_entry, entries)]
+
+
+@given(st.binary(max_size=200))
+def test_arbitrary_bytes_are_no_checkpoint_and_no_entry(data: bytes) -> None:
+    decode_or_refuse(data)
+
+
+@given(st.data())
+def test_a_changed_checkpoint_or_entry_raises_nothing_but_a_typed_error(data: st.DataObject) -> None:
+    for valid in saved_bytes():
+        decode_or_refuse(data.draw(mutations(valid)))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        m.encode_entry(m.TopicCreated(TOPIC, "orders", 2, 2)).replace(b"orders", b"order\xff"),
+        b"\x94" + Checkpoint(MetadataState(), {}).encode()[1:] + b"\x91" * 100_000 + b"\x00" * 2,
+        msgspec.msgpack.encode(["NoSuchEntry", 1]),
+    ],
+)
+def test_malformed_metadata_is_refused_as_such(data: bytes) -> None:
+    for decode in (Checkpoint.decode, m.decode_entry):
+        with pytest.raises(MalformedMetadata):
+            decode(data)

@@ -6,7 +6,7 @@ memory, a power loss also what was not synced, all of it unless the script says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from itertools import count
 
 from varlog import errors
@@ -15,7 +15,7 @@ from varlog.core.branches import Branch, Observe
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import Message, Scan, StoredLine
 from varlog.core.metarepo import MetadataRepository, Role, entry_key
-from varlog.core.metastate import AnyEntry
+from varlog.core.metastate import AnyEntry, decode_entry
 from varlog.core.storagenode import StorageNode
 from varlog.core.store import ReadOutcome, ReadResult
 from varlog.metarepo.journal import Journal, JournalOptions
@@ -188,7 +188,7 @@ class MetadataActor:
             self._journal.finish(group)
         return busy
 
-    def entries(self, after: int, decode: Callable[[bytes], AnyEntry]) -> list[tuple[int, AnyEntry]]:
+    def entries(self, after: int) -> list[tuple[int, AnyEntry]]:
         """The decisions after a version."""
         found: list[ReadOutcome] = []
         versions = range(after + 1, self.repository.state.version + 1)
@@ -196,4 +196,4 @@ class MetadataActor:
         self.sync()
         (read,) = found
         assert isinstance(read, ReadResult)
-        return [(version, decode(read.kvs[entry_key(version)].value)) for version in versions]
+        return [(version, decode_entry(read.kvs[entry_key(version)].value)) for version in versions]

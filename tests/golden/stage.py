@@ -13,8 +13,6 @@ from enum import Enum
 from itertools import count
 from typing import NamedTuple
 
-import msgspec
-
 from tests.golden import words
 from tests.golden.actors import TOPIC, MetadataActor, StorageNodeActor
 from varlog import limits
@@ -35,7 +33,6 @@ from varlog.core.messages import (
     Scan,
     SealStream,
 )
-from varlog.core.metastate import AnyEntry
 from varlog.core.routing import Routing
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, WriterID
 
@@ -171,7 +168,7 @@ class Stage:
         return {executor.lsid: View.of(executor) for executor in node.node.executors} if node is not None else {}
 
     def _tell_decisions(self) -> None:
-        for version, entry in self._mr.entries(self._version, msgspec.msgpack.Decoder(AnyEntry).decode):
+        for version, entry in self._mr.entries(self._version):
             self._trace.append(f"    mr version {version}: {words.entry(entry)}")
             self._version = version
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 
 from varlog import limits
+from varlog.errors import MalformedSnapshot
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, WriterID
 
 
@@ -178,8 +179,8 @@ class DedupTable:
         return msgspec.msgpack.encode((int(self._floor), ids, writers, list(self._pending)))
 
     def restore(self, snapshot: bytes) -> None:
-        """Become what `snapshot` was taken of."""
-        floor, ids, writers, pending = msgspec.msgpack.decode(snapshot, type=_SnapshotForm)
+        """Become what `snapshot` was taken of. MalformedSnapshot if it is of no table; then nothing has changed."""
+        floor, ids, writers, pending = _take_apart(snapshot)
         self._writers.clear()
         self._pending.clear()
         self._pending_of.clear()
@@ -195,9 +196,25 @@ class DedupTable:
             self.add(record.writer_id, record.sequence, record.llsn, record.count)
 
 
-_SnapshotForm = tuple[
-    int,
-    list[int],
-    list[tuple[int, list[tuple[int, int, int, int, int]]]],
-    list[tuple[int, int, int, int, int, int]],
+_Number = Annotated[int, msgspec.Meta(ge=0)]
+_Committed = tuple[_Number, _Number, _Number, _Number, _Number]
+_Pending = tuple[_Number, _Number, _Number, _Number, _Number, _Number]
+_Table = tuple[
+    _Number,
+    list[_Number],
+    list[tuple[_Number, Annotated[list[_Committed], msgspec.Meta(min_length=1)]]],
+    list[_Pending],
 ]
+_TABLE: Final = msgspec.msgpack.Decoder(_Table)
+
+
+def _take_apart(snapshot: bytes) -> _Table:
+    """A writer is known by a batch at least, and no batch is there twice: what else a table holds is for the log."""
+    try:
+        table: _Table = _TABLE.decode(snapshot)
+    except (ValueError, RecursionError) as e:
+        raise MalformedSnapshot(f"{len(snapshot)} bytes are not a deduplication table: {e}") from None
+    _, ids, writers, pending = table
+    if not len(set(ids)) == len(ids) == len(writers) or len({fields[:2] for fields in pending}) != len(pending):
+        raise MalformedSnapshot("a deduplication table has a writer or a batch twice, or a writer nothing is known of")
+    return table

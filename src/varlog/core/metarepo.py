@@ -21,8 +21,6 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-import msgspec
-
 from varlog import errors, limits
 from varlog.core import metastate as m
 from varlog.core.address import Address, Send, node_address
@@ -49,7 +47,7 @@ from varlog.core.messages import (
     TrimTopic,
     UnsealStream,
 )
-from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState
+from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState, decode_entry, encode_entry
 from varlog.core.store import (
     LEADER_KEY,
     Committed,
@@ -74,11 +72,16 @@ ENTRY_PREFIX: Final = "entry/"
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
 
-_decode_entry = msgspec.msgpack.Decoder(AnyEntry).decode
-
 
 def entry_key(version: int) -> str:
     return f"{ENTRY_PREFIX}{version:016x}"
+
+
+def _version_of(key: str) -> Version:
+    try:
+        return Version(int(key.removeprefix(ENTRY_PREFIX), 16))
+    except ValueError:
+        raise errors.MalformedMetadata(f"{key!r} is not the key of an entry") from None
 
 
 class Role(Enum):
@@ -192,10 +195,10 @@ class MetadataRepository:
         self._version_revision = kvs[VERSION_KEY].revision if VERSION_KEY in kvs else 0
         self._entries.clear()
         for key in sorted(key for key in kvs if key.startswith(ENTRY_PREFIX)):
-            version = Version(int(key[len(ENTRY_PREFIX) :], 16))
+            version = _version_of(key)
             self._entries.append(version)
             if version > self._snapshot_version:
-                entry = _decode_entry(kvs[key].value)
+                entry = decode_entry(kvs[key].value)
                 self.state.apply(version, entry)
                 if isinstance(entry, Cut):
                     self.history.add(version, entry)
@@ -396,7 +399,7 @@ class MetadataRepository:
 
     def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
         version = Version(self.state.version + 1)
-        puts = [Put(VERSION_KEY, b"%d" % version), Put(entry_key(version), msgspec.msgpack.encode(entry))]
+        puts = [Put(VERSION_KEY, b"%d" % version), Put(entry_key(version), encode_entry(entry))]
         snapshot = self.state.version >= self._snapshot_version + SNAPSHOT_EVERY
         if snapshot:
             if self.history.fold(self._tallies.durable_version):

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping, Set
 from operator import itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -34,6 +34,8 @@ from varlog.types import (
     TopicID,
     Version,
 )
+
+_T = TypeVar("_T")
 
 
 class Entry(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -108,6 +110,14 @@ AnyEntry = (
     | Trimmed
     | Cut
 )
+
+
+def encode_entry(entry: AnyEntry) -> bytes:
+    return msgspec.msgpack.encode(entry)
+
+
+def decode_entry(data: bytes) -> AnyEntry:
+    return _decode(_ENTRY, data, "an entry")
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -238,7 +248,18 @@ class Checkpoint(msgspec.Struct, array_like=True):
 
     @classmethod
     def decode(cls, data: bytes) -> Checkpoint:
-        return msgspec.msgpack.decode(data, type=cls)
+        return _decode(_CHECKPOINT, data, "a checkpoint")
+
+
+_ENTRY: Final[msgspec.msgpack.Decoder[AnyEntry]] = msgspec.msgpack.Decoder(AnyEntry)
+_CHECKPOINT: Final = msgspec.msgpack.Decoder(Checkpoint)
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes, what: str) -> _T:
+    try:
+        return decoder.decode(data)
+    except (ValueError, RecursionError) as e:  # also for text that is not UTF-8, and for arrays nested without end
+        raise errors.MalformedMetadata(f"{len(data)} bytes are not {what}: {e}") from None
 
 
 class CutHistory:

@@ -28,10 +28,18 @@ What must always hold, of every implementation:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NewType, Protocol
+from typing import Final, NamedTuple, NewType, Protocol
 
 from varlog import limits
-from varlog.errors import Compacted, InvalidArgument, LeaseNotFound, LimitExceeded, OutcomeUnknown, StoreUnavailable
+from varlog.errors import (
+    Compacted,
+    InvalidArgument,
+    LeaseNotFound,
+    LimitExceeded,
+    MalformedMetadata,
+    OutcomeUnknown,
+    StoreUnavailable,
+)
 from varlog.types import Term
 
 LeaseID = NewType("LeaseID", int)
@@ -40,6 +48,8 @@ NO_LEASE = LeaseID(0)
 
 LEADER_KEY = "leader"
 """Holds the term of the metadata repository that leads. A leader proves itself by comparing this key's revision."""
+
+_TERM_DIGITS: Final = 20
 
 
 class Compare(NamedTuple):
@@ -169,4 +179,6 @@ def encode_term(term: Term) -> bytes:
 
 
 def decode_term(value: bytes) -> Term:
+    if len(value) > _TERM_DIGITS or not value.isdigit():
+        raise MalformedMetadata(f"{value[:_TERM_DIGITS]!r} is no term")
     return Term(int(value))
