@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.metarepo.rigs import JournalRig, Rig, SimRig
+from tests.metarepo.rigs import JournalRig, Rig, SimRig, commit
 from varlog import errors, limits
 from varlog.core.branches import Branch
 from varlog.core.messages import (
@@ -34,7 +34,7 @@ from varlog.core.messages import (
     UnsealStream,
 )
 from varlog.core.metarepo import SNAPSHOT_EVERY, MetadataRepository, Role
-from varlog.core.store import MetadataStore
+from varlog.core.store import MetadataStore, Put, Txn
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
 
 A, B = StorageNodeID(1), StorageNodeID(2)
@@ -159,6 +159,13 @@ def test_rule16_leadership_is_raised_at_every_start_of_a_journal() -> None:
     second = Repository(rig)
     assert second.core.term > first.core.term
     assert second.core.state == first.core.state
+
+
+@pytest.mark.parametrize("key", ["leader", "snapshot", "entry/0000000000000001", "entry/first"])
+def test_it_does_not_lead_on_metadata_it_cannot_read(key: str, rig: SimRig) -> None:
+    commit(rig, Txn(puts=(Put(key, b"\xff"),)))
+    with pytest.raises(errors.MalformedMetadata):
+        Repository(rig)
 
 
 def test_who_does_not_lead_says_nothing(rig: SimRig) -> None:
