@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import random
 from pathlib import Path
 
 import pytest
 
+from tests.storage.counting import CountingFileSystem, Read
 from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Owner, check_opened, model_of, options
 from varlog import batch, limits
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import FileImage, Image
 from varlog.storage import format as fmt
-from varlog.storage.files import OSFile, OSFileSystem
 from varlog.storage.log import LogStreamStorage, StorageOptions
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
 
@@ -317,27 +316,6 @@ def test_opening_again_changes_nothing() -> None:
     assert disk.image() == first
 
 
-class CountingFile(OSFile):
-    """Notes how many bytes each read gave."""
-
-    def __init__(self, path: str, reads: list[int]) -> None:
-        super().__init__(os.open(path, os.O_RDWR))
-        self._reads = reads
-
-    def pread(self, length: int, offset: int) -> bytes:
-        data = super().pread(length, offset)
-        self._reads.append(len(data))
-        return data
-
-
-class CountingFileSystem(OSFileSystem):
-    def __init__(self) -> None:
-        self.reads: list[int] = []
-
-    def open(self, path: str) -> OSFile:
-        return CountingFile(path, self.reads)
-
-
 def test_opening_a_gigabyte_reads_footers_and_the_last_segment(tmp_path: Path) -> None:
     path = str(tmp_path / "log")
     fs = CountingFileSystem()
@@ -355,23 +333,29 @@ def test_opening_a_gigabyte_reads_footers_and_the_last_segment(tmp_path: Path) -
         llsn = LLSN(llsn + 4)
         total += len(data)
     storage.close()
-    segments = sorted(tmp_path.glob("log/*.seg"))
-    assert len(segments) >= 16
+    first, *closed, newest = sorted(tmp_path.glob("log/*.seg"))
+    assert len(closed) >= 14
     fs.reads.clear()
     storage = LogStreamStorage.open(fs, path, IDENTITY)
     assert storage.recovered.committed_llsn_end == llsn
-    last = segments[-1].stat().st_size
-    index = 2 * fmt.FRAME_HEADER_BYTES + 200 * len(segments)
-    # Frames that lie across the end of a read are read twice.
-    assert (
-        sum(fs.reads) <= last + limits.READ_CHUNK_BYTES * len(fs.reads) // 4 + index + len(segments) * fmt.FOOTER_BYTES
-    )
-    assert sum(fs.reads) < 1.2 * last + limits.MIB
+    reads = {file.name: [read for read in fs.reads if read.name == file.name] for file in (first, *closed, newest)}
+    for file in closed:
+        footer = Read(file.name, file.stat().st_size - fmt.FOOTER_BYTES, fmt.FOOTER_BYTES)
+        assert reads[file.name] == [footer]
+    # The first kept position is looked up in the index of the segment that has it.
+    footer, index_header, index = reads[first.name]
+    assert footer == (first.name, first.stat().st_size - fmt.FOOTER_BYTES, fmt.FOOTER_BYTES)
+    assert index_header.length == fmt.FRAME_HEADER_BYTES
+    assert index.offset == index_header.offset + fmt.FRAME_HEADER_BYTES
+    assert index.offset + index.length == footer.offset
+    # A batch that is larger than a read is read once more from its beginning.
+    size = newest.stat().st_size
+    assert size <= sum(read.length for read in reads[newest.name]) <= size * (1 + limits.READ_CHUNK_BYTES / len(data))
     middle = GLSN(llsn // 2)
     assert storage.read(middle, GLSN(middle + 1), 1)[0].batch == data
     storage.close()
-    for segment in segments:
-        segment.unlink()
+    for file in (first, *closed, newest):
+        file.unlink()
 
 
 def write_all(storage: LogStreamStorage) -> None:
