@@ -7,12 +7,33 @@ from pathlib import Path
 
 import pytest
 
+from tests.storage.counting import CountingFileSystem
 from tests.storage.owner import EVERYTHING, Owner, options
 from varlog import batch, limits
 from varlog.errors import Trimmed
 from varlog.sim.disk import SimDisk
+from varlog.storage import format as fmt
 from varlog.storage.files import OSFileSystem
 from varlog.types import GLSN
+
+
+def test_L3_a_read_is_one_look_up_and_one_disk_read(tmp_path: Path) -> None:
+    """Wherever the entry is: in the newest segment or a closed one, at the beginning of a batch or in its middle."""
+    fs = CountingFileSystem()
+    owner = Owner(fs, options(4000, sync=False), path=str(tmp_path / "log"))
+    for _ in range(40):
+        owner.store(3, 100)
+    positions = range(1, owner.model.local_hwm + 1)
+
+    def read_all() -> list[bytes]:
+        return [bytes(owner.storage.read(GLSN(at), GLSN(at + 1), 1)[0].batch) for at in positions]
+
+    expected = read_all()
+    assert len({read.name for read in fs.reads}) > 3, "the indexes of several closed segments were loaded"
+    fs.reads.clear()
+    assert read_all() == expected
+    assert [read.length for read in fs.reads] == [fmt.FRAME_HEADER_BYTES + len(data) for data in expected]
+    owner.storage.close()
 
 
 def test_indexes_and_files_of_closed_segments_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
