@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -51,23 +52,59 @@ def test_two_processes_on_one_directory(tmp_path: Path) -> None:
     owner.storage.close()
 
 
-class ReadOnlyFileSystem(OSFileSystem):
-    """What a user without the right to write sees; a test may run as one who has every right."""
+AS_A_USER = """
+import os, sys
+from varlog.storage.files import OSFileSystem
+from varlog.storage.log import LogStreamStorage
+from varlog.types import LogStreamIdentity
+from varlog.errors import VarlogError
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+for attempt in (LogStreamStorage.open, LogStreamStorage.create):
+    for path in sys.argv[1:]:
+        try:
+            attempt(OSFileSystem(), path, LogStreamIdentity(1, 2, 3, 4))
+        except VarlogError as e:
+            print(type(e).__name__)
+        else:
+            print("done")
+"""
 
-    def is_writable_directory(self, path: str) -> bool:
-        return not path
+
+def attempts_of_a_user(*paths: Path) -> list[str]:
+    """What opening and creating say to a process that is not root; the modules are loaded while it still may."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_A_USER, *map(str, paths)], capture_output=True, text=True, check=True
+    )
+    return done.stdout.split()
 
 
-def test_a_directory_that_may_not_be_written_is_refused_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    owner = Owner(OSFileSystem(), options(), path=str(path))
-    owner.store()
-    owner.storage.close()
-    before = {file.name: file.read_bytes() for file in path.iterdir()}
-    for attempt in (LogStreamStorage.open, LogStreamStorage.create):
-        with pytest.raises(NotWritable):
-            attempt(ReadOnlyFileSystem(), str(path), IDENTITY)
-    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+def test_a_directory_that_may_not_be_written_is_refused_untouched() -> None:
+    """On real permissions: a log whose directory is read-only, and a place for one below a read-only directory."""
+    with TemporaryDirectory() as name:  # everybody may look into it; into pytest's own only its owner may
+        parent = Path(name)
+        parent.chmod(0o755)
+        path = parent / "log"
+        owner = Owner(OSFileSystem(), options(), path=str(path))
+        owner.store()
+        owner.storage.close()
+        before = {file.name: file.read_bytes() for file in path.iterdir()}
+        for directory in (path, parent):
+            directory.chmod(0o555)
+        try:
+            assert attempts_of_a_user(path, parent / "new") == [
+                "NotWritable",
+                "NoSuchReplica",
+                "NotWritable",
+                "NotWritable",
+            ]
+            assert {file.name: file.read_bytes() for file in path.iterdir()} == before
+            assert [file.name for file in parent.iterdir()] == ["log"]
+        finally:
+            for directory in (path, parent):
+                directory.chmod(0o755)
 
 
 def test_a_volume_that_is_a_file_is_refused(tmp_path: Path) -> None:
