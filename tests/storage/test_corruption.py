@@ -49,6 +49,21 @@ def written_bytes(path: str, file: FileImage) -> int:
     return len(file.data.rstrip(b"\0")) if path.endswith(".seg") else file.size
 
 
+def parts(path: str, file: FileImage) -> list[int]:
+    """Where each part of an intact file begins: the segment header, every frame, the footer. Other files are one."""
+    starts = [0]
+    at = fmt.SEGMENT_HEADER_BYTES
+    while path.endswith(".seg") and file.data.startswith(fmt.FRAME_MAGIC, at):
+        starts.append(at)
+        at += fmt.FRAME_HEADER_BYTES + int.from_bytes(file.data[at + 16 : at + 20], "little")
+    footer = file.size - fmt.FOOTER_BYTES
+    return [*starts, at] if at == footer else starts
+
+
+def part_of(path: str, file: FileImage, offset: int) -> int:
+    return max(start for start in parts(path, file) if start <= offset)
+
+
 def open_image(image: Image) -> LogStreamStorage:
     return LogStreamStorage.open(SimDisk.from_image(image), PATH, IDENTITY, options(SEGMENT_BYTES))
 
@@ -89,6 +104,11 @@ def test_the_log_of_these_tests_is_worth_damaging() -> None:
     segments = [path for path in files_of(image) if path.endswith(".seg")]
     assert len(segments) >= 3
     assert len(files_of(image)) == len(segments) + 2
+    *closed, newest = sorted(segments)
+    assert all(parts(path, image.files[path])[-1] == image.files[path].size - fmt.FOOTER_BYTES for path in closed)
+    frames = [image.files[path].data[at : at + 64] for path in segments for at in parts(path, image.files[path])]
+    assert {frame[12] for frame in frames if frame.startswith(fmt.FRAME_MAGIC)} == set(fmt.FrameKind)
+    assert len(parts(newest, image.files[newest])) > 2
 
 
 def test_rule15_a_flipped_bit_in_any_byte_is_reported_with_its_place() -> None:
@@ -103,7 +123,8 @@ def test_rule15_a_flipped_bit_in_any_byte_is_reported_with_its_place() -> None:
             if name != "synced":  # a mark is rewritten by opening; a damaged one proves nothing and harms nothing
                 found = reports(storage, model)
                 assert found, f"bit {offset % 8} of byte {offset} of {name} was flipped unnoticed"
-                assert all(one.segment == name and one.offset <= offset for one in found)
+                place = name, part_of(path, file, offset)
+                assert {(one.segment, one.offset) for one in found} == {place}
             if storage.recovered.corruption is not None:
                 assert disk.image() == before, "damage was not left as it is"
             flips += 1
@@ -121,7 +142,7 @@ def test_rule15_a_flipped_bit_is_reported_while_the_log_is_open() -> None:
             disk.flip_bit(path, offset, offset % 8)
             found = reports(storage, model)
             assert found, f"byte {offset} of {name} was flipped unnoticed"
-            assert all(one.segment == name for one in found)
+            assert {(one.segment, one.offset) for one in found} == {(name, part_of(path, file, offset))}
 
 
 def without_mark(image: Image) -> Image:
@@ -142,7 +163,7 @@ def test_rule15_damage_below_a_later_frame_is_corruption_even_without_the_mark()
         storage = LogStreamStorage.open(damaged, PATH, IDENTITY, options(SEGMENT_BYTES))
         corruption = storage.recovered.corruption
         assert corruption is not None
-        assert corruption.offset <= offset
+        assert corruption.offset == part_of(path, disk.image().files[path], offset)
         assert reports(storage, owner.model)
 
 
