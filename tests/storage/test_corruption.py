@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Model, Owner, check_readable, options
 from varlog.errors import ConsistencyViolation, Corrupt, Trimmed, UnsupportedFormat, VarlogError, WrongIdentity
@@ -345,14 +348,24 @@ def test_files_of_a_newer_release_are_refused_untouched(monkeypatch: pytest.Monk
         assert disk.image() == before
 
 
-def test_opening_any_garbage_raises_nothing_but_typed_errors() -> None:
-    image, _ = a_log()
-    rng = random.Random(2)
-    for path in image.files:
-        for size in (0, 1, 63, 64, 200, 1000):
-            files = {**image.files, path: FileImage(rng.randbytes(size), size)}
-            try:
-                storage = open_image(Image(image.directories, files))
-            except VarlogError:
-                continue
-            list(storage.scrub())
+GARBAGE_IN, _ = a_log()
+
+
+@given(
+    path=st.sampled_from(sorted(GARBAGE_IN.files)),
+    begin=st.integers(min_value=0, max_value=SEGMENT_BYTES),
+    junk=st.one_of(st.binary(max_size=200), st.builds(bytes, st.integers(min_value=0, max_value=2 * SEGMENT_BYTES))),
+    cut=st.booleans(),
+)
+def test_opening_any_garbage_raises_nothing_but_typed_errors(path: str, begin: int, junk: bytes, cut: bool) -> None:
+    """A file that holds anything, from its beginning or from somewhere on, to its end or with the rest behind it."""
+    data = GARBAGE_IN.files[path].data
+    damaged = data[:begin] + junk + (b"" if cut else data[begin + len(junk) :])
+    files = {**GARBAGE_IN.files, path: FileImage(damaged, len(damaged))}
+    try:
+        storage = open_image(Image(GARBAGE_IN.directories, files))
+    except VarlogError:
+        return
+    list(storage.scrub())
+    with suppress(VarlogError):
+        storage.read(GLSN(1), GLSN(EVERYTHING), EVERYTHING)
