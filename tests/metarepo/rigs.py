@@ -9,6 +9,7 @@ from itertools import count
 from typing import Generic, Protocol, TypeVar
 
 from varlog.core.store import (
+    LEADER_KEY,
     KeyValue,
     Lease,
     LeaseID,
@@ -159,7 +160,17 @@ def look(rig: Rig, prefix: str = "") -> dict[str, KeyValue]:
     rig.settle()
     result = found.one
     assert isinstance(result, ReadResult)
-    return {key: kv for key, kv in result.kvs.items() if key != "leader"}
+    return {key: kv for key, kv in result.kvs.items() if key != LEADER_KEY}
+
+
+def leader_revision(journal: Journal) -> int:
+    """What a leader compares with."""
+    found: Inbox[object] = Inbox()
+    journal.read((LEADER_KEY,), found)
+    pump(journal)
+    result = found.one
+    assert isinstance(result, ReadResult)
+    return result.kvs[LEADER_KEY].revision
 
 
 def revision(rig: Rig) -> int:

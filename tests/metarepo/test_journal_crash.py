@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.metarepo.rigs import CID, DIRECTORY, JournalRig, commit, grant, look, open_journal, pump, unheard
+from tests.metarepo.rigs import (
+    CID,
+    DIRECTORY,
+    JournalRig,
+    commit,
+    grant,
+    leader_revision,
+    look,
+    open_journal,
+    pump,
+    unheard,
+)
 from varlog.core.keyspace import Change, Keyspace
 from varlog.core.store import Committed, KeyValue, Put, Txn
 from varlog.errors import JournalCorrupt, UnsupportedFormat
@@ -61,7 +72,7 @@ def record_a_life(disk: SimDisk, states: dict[int, State], compact_bytes: int) -
     model: State = {}
     for life in range(2):
         journal = open_journal(disk, compact_bytes=compact_bytes)
-        at = journal.leader_revision
+        at = leader_revision(journal)
         states[at] = model
         disk.note(("term", journal.term))
         disk.note(("revision", at))
@@ -94,7 +105,7 @@ def test_every_crash_state_opens_with_all_that_was_answered_and_nothing_invented
         answered = max((value for kind, value in notes if kind == "revision"), default=0)
         term = max((value for kind, value in notes if kind == "term"), default=0)
         state, journal = opened(crash.image)
-        revision = journal.leader_revision - 1
+        revision = leader_revision(journal) - 1
         assert revision >= answered, crash.how
         assert state == states[revision], crash.how
         assert journal.term > term, crash.how

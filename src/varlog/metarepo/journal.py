@@ -203,17 +203,6 @@ class Journal:
         """The leadership this start took."""
         return _term(self._keyspace)
 
-    @property
-    def leader_revision(self) -> int:
-        """The revision of `LEADER_KEY`: what a leader compares with."""
-        leader = self._keyspace.get(LEADER_KEY)
-        return 0 if leader is None else leader.revision
-
-    @property
-    def file_bytes(self) -> int:
-        """How far the file is written, or laid out to be."""
-        return self._end.offset
-
     # The store: requests are staged
 
     def txn(self, txn: Txn, done: Callable[[TxnOutcome], None]) -> None:

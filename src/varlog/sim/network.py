@@ -70,9 +70,6 @@ class Network:
         """Let messages to `address` go to this process from now on."""
         self._endpoints[address] = (process, receive)
 
-    def detach(self, address: str) -> None:
-        self._endpoints.pop(address, None)
-
     def send(self, source: Process, address: str, message: object) -> None:
         """Send and forget. The dead send nothing."""
         if not source.alive:

@@ -367,10 +367,6 @@ class LogStreamStorage:
         filling = self._filling
         return bool(self._full or filling.steps or filling.flush)
 
-    @property
-    def staged_bytes(self) -> int:
-        return self._filling.size + sum(group.size for group in self._full)
-
     def flush_commits(self) -> None:
         """Let the next group be synced, so that every commit context staged so far becomes durable with it."""
         with self._lock:
