@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 
 import pytest
@@ -27,7 +28,16 @@ class Bench:
         self.outcomes: dict[int, Outcome] = {}
         ids = (WriterID(100 + number) for number in count())
         options = WriterOptions(retry=retry, window=window)
-        self.writer = Writer(TOPIC, self.routing, lambda: next(ids), self._send, self._settle, options)
+        self.writer = Writer(
+            TOPIC,
+            self.routing,
+            partial(next, ids),
+            partial(next, count(1)),
+            lambda: 0,
+            self._send,
+            self._settle,
+            options,
+        )
         self._version = 0
         if streams:
             self.learn(*streams)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.core.replica import LSID, OTHER, THIRD, batch_of
-from varlog.core.executor import Pending
 from varlog.core.messages import Message, Replicate, ReplicateAck
+from varlog.core.pending import Pending
 from varlog.core.replication import GIVE_UP_AFTER, RESEND_AFTER, RESEND_BATCHES, Backups
 from varlog.types import LLSN, Epoch, Sequence, StorageNodeID, WriterID
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from enum import Enum
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from varlog.core import metastate as m
-from varlog.core.branches import Branch
 from varlog.core.messages import ReportLine
 from varlog.core.metastate import AnyEntry, Cut, MetadataState
 from varlog.core.tally import Tallies
@@ -30,9 +27,8 @@ class Repository:
     """The tallies with the state they belong to: three log streams on three nodes, in two topics, all running."""
 
     def __init__(self) -> None:
-        self.branches: list[Enum] = []
         self.state = MetadataState()
-        self.tallies = Tallies(self.branches.append)
+        self.tallies = Tallies()
         self.full: set[int] = set()
         for tpid in sorted(set(TOPIC_OF.values())):
             self.apply(m.TopicCreated(tpid, str(tpid), 3, 2))
@@ -143,7 +139,6 @@ def test_rule5_a_new_boot_voids_what_the_node_reported_before(repository: Reposi
 def test_rule5_an_end_that_shrinks_is_noticed_and_does_not_count(repository: Repository) -> None:
     repository.all_report(line(1, 5))
     repository.report(A, line(1, 3))
-    assert repository.branches == [Branch.RULE5_SHRUNK_REPORT]
     assert repository.cut() is None
 
 

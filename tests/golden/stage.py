@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
+from functools import partial
 from itertools import count
 from typing import NamedTuple
 
@@ -112,7 +113,9 @@ class Client:
         self._tell = tell
         # Consecutive clients choose consecutive log streams, of up to five.
         ids = (WriterID(60 * life + number - 1) for life in count(1))
-        self.writer = Writer(TOPIC, self.routing, lambda: next(ids), send, self._settle)
+        self.writer = Writer(
+            TOPIC, self.routing, partial(next, ids), partial(next, count(1)), lambda: 0, send, self._settle
+        )
 
     def append(self, entries: list[str], now: float) -> None:
         id_ = len(self._payloads)

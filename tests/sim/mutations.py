@@ -19,14 +19,14 @@ from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import Append, Seal
 from varlog.core.metarepo import MetadataRepository
-from varlog.core.pending import Pending, PendingBatches
+from varlog.core.pending import Pending
 from varlog.core.replication import Backups
 from varlog.core.states import RUNNING
 from varlog.core.tally import Tallies, Tally
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
 from varlog.storage.state import LogState
-from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence
+from varlog.types import GLSN, LLSN, Epoch, Sequence
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -99,24 +99,6 @@ def _old_completions_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(LogStreamExecutor, "_on_batches_durable", on_batches_durable)
     patch.setattr(LogStreamExecutor, "seal", without_barrier(LogStreamExecutor.seal))
     patch.setattr(LogStreamExecutor, "unseal", without_barrier(LogStreamExecutor.unseal))
-
-
-def _cut_takes_frames_of_any_epoch(patch: pytest.MonkeyPatch) -> None:
-    """Rule 7: a cut commits whatever is stored in its range, in whichever epoch it was written."""
-
-    def holds(self: PendingBatches, cc: CommitContext) -> bool:
-        return any(batch.end >= cc.llsn_end for batch in self)
-
-    genuine = LogStreamExecutor.apply_commit
-
-    def apply_commit(self: LogStreamExecutor, cc: CommitContext) -> bool:
-        epoch, self.epoch = self.epoch, max(self.epoch, cc.epoch)
-        applied = genuine(self, cc)
-        self.epoch = epoch
-        return applied
-
-    patch.setattr(PendingBatches, "holds", holds)
-    patch.setattr(LogStreamExecutor, "apply_commit", apply_commit)
 
 
 def _hwm_is_per_node(patch: pytest.MonkeyPatch) -> None:
@@ -246,8 +228,7 @@ def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS = [
     Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 4),
-    Mutation("rule2_stale_seal_is_obeyed", "dense_unique", _stale_seal_is_obeyed, 14),
-    Mutation("rule7_cut_takes_frames_of_any_epoch", "equal_prefixes", _cut_takes_frames_of_any_epoch, 1),
+    Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 14),
     Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 55),
     Mutation("rule10_hwm_is_per_node", "liveness", _hwm_is_per_node, 1),
     Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 55),

@@ -122,14 +122,16 @@ class _Attempt(NamedTuple):
 
 
 class Writer:
-    """See the module's text. `settle(id, outcome)` is called once for every append; `timestamp()` is the wall clock in
-    microseconds, which a batch carries as data."""
+    """See the module's text. `settle(id, outcome)` is called once for every append; `new_request()`
+    gives numbers that no request from this address had before; `timestamp()` is the wall clock in microseconds, which a
+    batch carries as data."""
 
     def __init__(
         self,
         tpid: TopicID,
         routing: Routing,
         new_writer_id: Callable[[], WriterID],
+        new_request: Callable[[], int],
         timestamp: Callable[[], int],
         send: Send,
         settle: Settle,
@@ -140,11 +142,11 @@ class Writer:
         self._tpid = tpid
         self._routing = routing
         self._new_writer_id = new_writer_id
+        self._new_request = new_request
         self._timestamp = timestamp
         self._send = send
         self._settle = settle
         self._options = options
-        self._requests = 0
         self._attempts: dict[int, _Attempt] = {}
         self._queue: deque[_Operation] = deque()
         self._sent: deque[_Operation] = deque()
@@ -258,12 +260,12 @@ class Writer:
             prev = max(prev, op.sequence)
 
     def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
-        self._requests += 1
-        op.requests.append(self._requests)
+        request = self._new_request()
+        op.requests.append(request)
         follows_settled = prev == self._last_on.get(stream.lsid, Sequence(0))
-        self._attempts[self._requests] = _Attempt(op, epoch, follows_settled)
+        self._attempts[request] = _Attempt(op, epoch, follows_settled)
         op.unresolved.add(epoch)
-        append = Append(self._requests, stream.lsid, epoch, prev, op.horizon, op.batch)
+        append = Append(request, stream.lsid, epoch, prev, op.horizon, op.batch)
         self._send(node_address(node), append)
 
     # Answers

@@ -25,7 +25,6 @@ class Branch(Enum):
     RULE4_HISTORY_DROPPED = "rule 4: cuts durable on enough replicas left the history"
     RULE5_NEW_BOOT_VOIDS = "rule 5: a new boot id voided earlier reports"
     RULE5_SNAPSHOT_AFTER_GAP = "rule 5: a node that missed versions was given the current state"
-    RULE5_SHRUNK_REPORT = "rule 5: a durable end that shrank was not counted"
     RULE5_METADATA_WENT_BACK = "rule 5: a node stopped because metadata went back"
     RULE6_SEAL_VOIDS_FRAMES = "rule 6: a seal voided stored frames above its point"
     RULE7_FOREIGN_FRAMES_DROPPED = "rule 7: frames that a cut does not name were dropped"

@@ -129,7 +129,7 @@ class MetadataRepository:
         self.term = Term(0)
         self.state = MetadataState()
         self.history = CutHistory(self.state.streams, {})
-        self._tallies = Tallies(observe)
+        self._tallies = Tallies()
         self._nodes: dict[StorageNodeID, _Node] = {}
         self._hosts: dict[TopicID, set[StorageNodeID]] = {}
         self._asked: deque[_Asked] = deque()
@@ -207,7 +207,7 @@ class MetadataRepository:
     def _begin(self) -> None:
         """Lead. Nothing that was reported to a leader before counts; nodes are told anew."""
         self.role = Role.LEADING
-        self._tallies = Tallies(self._observe)
+        self._tallies = Tallies()
         self._nodes.clear()
         self._hosts.clear()
         self._write = None

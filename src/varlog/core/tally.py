@@ -13,7 +13,6 @@ from collections.abc import Iterable, Set
 from typing import Final
 
 from varlog.core import invariants
-from varlog.core.branches import Branch, Observe
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Range, ReportLine
 from varlog.core.metastate import Cut, MetadataState, Stream
@@ -53,8 +52,7 @@ class Tally:
 class Tallies:
     """See the module's text."""
 
-    def __init__(self, observe: Observe) -> None:
-        self._observe = observe
+    def __init__(self) -> None:
         self._tallies: dict[int, Tally] = {}
         self._advanced: set[int] = set()
 
@@ -83,7 +81,6 @@ class Tallies:
                 continue
             before = tally.ends[snid]
             if epoch == tally.epoch and durable_end < before:
-                self._observe(Branch.RULE5_SHRUNK_REPORT)
                 tally.forget(snid, FAILED)
             elif healthy and before != FAILED:
                 tally.durable_versions[snid] = durable_version

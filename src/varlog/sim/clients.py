@@ -136,7 +136,14 @@ class WriterClient(ClientHost):
     def begin(self) -> None:
         self._operations.clear()
         self._writer = Writer(
-            TOPIC, self.routing, self._writer_id, self._timestamp, self.send, self._settle, self._options
+            TOPIC,
+            self.routing,
+            self._writer_id,
+            self.request,
+            self._timestamp,
+            self.send,
+            self._settle,
+            self._options,
         )
         self._next()
 

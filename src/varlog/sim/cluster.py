@@ -94,14 +94,16 @@ class Shape:
         rng = world.rng("shape")
         nodes = rng.randint(1, 5)
         replication_factor = rng.randint(1, min(3, nodes))
+        repositories = rng.choice((1, 2))
+        lying_disk = replication_factor > 1 and rng.random() < 0.25
         return cls(
             nodes=nodes,
             streams=rng.randint(1, 4),
             replication_factor=replication_factor,
-            repositories=rng.choice((1, 2)),
+            repositories=1 if lying_disk else repositories,
             segment_bytes=rng.choice((2048, 8192, 65536)),
             dedup_sequences=rng.choice((8, 64, 4096)),
-            lying_disk=replication_factor > 1 and rng.random() < 0.25,
+            lying_disk=lying_disk,
             old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
             operator_seals=rng.choice((0, 3, 10, 30)),
@@ -164,6 +166,7 @@ class Cluster:
         self._hosts: dict[str, StorageNodeHost | MetadataHost | ManagerHost | ClientHost] = {}
         for host in (*self._disk_owners, self.manager, *self.clients):
             self._hosts[host.process.name] = host
+        self._operating_until = 0.0
         self._rotten = ""
         """The node whose disk has rotted; all others keep theirs, so that no entry loses every copy."""
 
@@ -179,8 +182,7 @@ class Cluster:
         process = self.world.process(node_address(snid))
         disk = SimDisk()
         if self.shape.lying_disk and snid == 1:
-            rng = self.world.rng("lies")
-            disk.lies = lambda: rng.random() < 0.3
+            disk.lies = self._lies
         options = StorageOptions(segment_bytes=self.shape.segment_bytes)
         return StorageNodeHost(
             process, self.network, disk, snid, self.frames, self._observe, options, self._dedup_table
@@ -191,7 +193,10 @@ class Cluster:
 
     def _make_repository(self, number: int) -> MetadataHost:
         process = self._skewed(f"mr/{number}")
-        return MetadataHost(process, self.network, SimDisk(), self.store, self._observe)
+        disk = SimDisk()
+        if self.shape.lying_disk:
+            disk.slowness = 10.0  # cuts then span several syncs of the nodes, some real and some not
+        return MetadataHost(process, self.network, disk, self.store, self._observe)
 
     def _skewed(self, name: str) -> Process:
         """A process whose wall clock somebody relies on, and that is wrong."""
@@ -241,18 +246,24 @@ class Cluster:
             raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
 
     def operate(self) -> None:
-        """What operators do while the cluster runs: they add a log stream, seal one for no reason, and trip over the
-        power cord of the machine whose disk lies, for it shows only then."""
+        """What operators do while the cluster runs: they add a log stream, and seal one for no reason."""
         rng = self.world.rng("operator")
         self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._add_stream, rng)
         for _ in range(self.shape.operator_seals):
             self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._seal_some, rng)
-        if self.shape.lying_disk:
+        self._operating_until = self.world.now + FAULT_SECONDS
+
+    def _lies(self) -> bool:
+        """The lying disk's answer to a sync. Lies show only when the power goes, so now and then it goes soon after."""
+        rng = self.world.rng("lies")
+        if rng.random() < 0.7:
+            return False
+        if rng.random() < 0.05 and self.world.now < self._operating_until:
             name = self.nodes[0].process.name
-            for _ in range(6):
-                moment = rng.uniform(0.0, FAULT_SECONDS)
-                self.world.at(moment, self.power_loss, name)
-                self.world.at(moment + 0.2, self.restart, name)
+            moment = rng.uniform(0.0, 0.1)
+            self.world.at(moment, self.power_loss, name)
+            self.world.at(moment + 0.2, self.restart, name)
+        return True
 
     def _add_stream(self, rng: Random) -> None:
         if self.manager.process.alive:
@@ -283,6 +294,11 @@ class Cluster:
         return len(streams) >= self.shape.streams and all(s.status.name == "RUNNING" for s in streams)
 
     # What the nemesis may do
+
+    @property
+    def servers(self) -> list[str]:
+        """The processes that have a disk."""
+        return [host.process.name for host in self._disk_owners]
 
     def victims(self, fault: Fault) -> Sequence[str]:
         """Whom a fault may strike."""
@@ -341,6 +357,8 @@ class Cluster:
         """Start whatever is down; from now on nothing fails."""
         if self.store is not None:
             self.store.odds = StoreFaults()
+        for owner in self._disk_owners:
+            owner.disk.heal()
         for name in self._hosts:
             self.restart(name)
 

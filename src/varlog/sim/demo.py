@@ -30,7 +30,6 @@ from varlog.sim.cluster import GRACE_SECONDS, Cluster, Shape
 from varlog.sim.disk import DiskFault
 from varlog.sim.evidence import Evidence, LivenessPhase
 from varlog.sim.history import Kind, Outcome
-from varlog.sim.nemesis import Fault
 from varlog.sim.nodes import StorageNodeHost
 from varlog.sim.world import World
 from varlog.types import ReplicaState
@@ -124,7 +123,7 @@ class Demo:
         cluster = self._cluster
         self._act("All machines lose power at once")
         self._run_until(lambda: all(_has_unsynced_commit(node) for node in cluster.nodes), 1.0)
-        names = cluster.victims(Fault.POWER_LOSS_ALL)
+        names = cluster.servers
         self._cut_power(names)
         self._run(DOWN_SECONDS)
         self._recover(names)
@@ -196,7 +195,7 @@ class Demo:
 
     def _disk_faults(self) -> Counter[DiskFault]:
         total: Counter[DiskFault] = Counter()
-        for name in self._cluster.victims(Fault.POWER_LOSS_ALL):
+        for name in self._cluster.servers:
             total += self._cluster.disk(name).faults
         return total
 

@@ -1,0 +1,76 @@
+"""Whole simulated clusters: every seed takes one course, and a run is the load it claims to be."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from varlog.sim import cluster as simulated
+from varlog.sim.cluster import Cluster, Shape, run_seed
+from varlog.sim.history import Kind
+from varlog.sim.world import World
+
+JOURNAL_SEED, SHARED_STORE_SEED = 2, 3
+
+_ELSEWHERE = """
+import json, sys
+from varlog.sim.cluster import run_seed
+report = run_seed(int(sys.argv[1]), trace=True)
+print(json.dumps([report.trace_hash, list(report.trace)]))
+"""
+
+
+def shape(seed: int) -> Shape:
+    return Shape.draw(World(seed))
+
+
+def test_the_seeds_below_are_of_both_kinds() -> None:
+    assert shape(JOURNAL_SEED).repositories == 1
+    assert shape(SHARED_STORE_SEED).repositories == 2
+
+
+@pytest.mark.parametrize("seed", [JOURNAL_SEED, SHARED_STORE_SEED, 11])
+def test_a_seed_takes_the_same_course_twice_and_in_another_process(seed: int) -> None:
+    once, again = run_seed(seed, trace=True), run_seed(seed, trace=True)
+    assert (once.trace_hash, once.trace) == (again.trace_hash, again.trace)
+    environment = {**os.environ, "PYTHONHASHSEED": "77"}
+    command = [sys.executable, "-c", _ELSEWHERE, str(seed)]
+    output = subprocess.run(command, env=environment, capture_output=True, check=True, timeout=100).stdout
+    assert json.loads(output) == [once.trace_hash, list(once.trace)]
+
+
+def test_looking_does_not_change_the_course() -> None:
+    assert run_seed(JOURNAL_SEED, trace=False).trace_hash == run_seed(JOURNAL_SEED, trace=True).trace_hash
+
+
+def test_another_seed_takes_another_course() -> None:
+    assert run_seed(JOURNAL_SEED).trace_hash != run_seed(SHARED_STORE_SEED).trace_hash
+
+
+@pytest.mark.parametrize("seed", range(20, 26))
+def test_a_run_is_a_few_hundred_operations_of_every_kind(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Cluster] = []
+
+    class Noted(Cluster):
+        def __init__(self, world: World, of_shape: Shape) -> None:
+            super().__init__(world, of_shape)
+            made.append(self)
+
+    monkeypatch.setattr(simulated, "Cluster", Noted)
+    report = run_seed(seed)
+    kinds = Counter(operation.kind for operation in made[0].history.operations)
+    assert report.operations >= 300
+    assert set(kinds) == set(Kind)
+
+
+def test_shapes_are_as_various_as_they_should_be() -> None:
+    shapes = [shape(seed) for seed in range(1, 301)]
+    assert {s.nodes for s in shapes} == {1, 2, 3, 4, 5}
+    assert {s.streams for s in shapes} == {1, 2, 3, 4}
+    assert {s.replication_factor for s in shapes} == {1, 2, 3}
+    assert {s.repositories for s in shapes} == {1, 2}
