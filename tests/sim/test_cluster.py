@@ -15,8 +15,6 @@ from varlog.sim.cluster import Cluster, Shape, run_seed
 from varlog.sim.history import Kind
 from varlog.sim.world import World
 
-JOURNAL_SEED, SHARED_STORE_SEED = 2, 3
-
 _ELSEWHERE = """
 import json, sys
 from varlog.sim.cluster import run_seed
@@ -29,9 +27,8 @@ def shape(seed: int) -> Shape:
     return Shape.draw(World(seed))
 
 
-def test_the_seeds_below_are_of_both_kinds() -> None:
-    assert shape(JOURNAL_SEED).repositories == 1
-    assert shape(SHARED_STORE_SEED).repositories == 2
+JOURNAL_SEED = next(seed for seed in range(1, 100) if shape(seed).repositories == 1)
+SHARED_STORE_SEED = next(seed for seed in range(1, 100) if shape(seed).repositories == 2)
 
 
 @pytest.mark.parametrize("seed", [JOURNAL_SEED, SHARED_STORE_SEED, 11])
