@@ -30,6 +30,9 @@ MAX_UNCOMMITTED_BYTES: Final = 64 * MIB
 MAX_UNCOMMITTED_BATCHES: Final = 8192
 MAX_WAITING_READS: Final = 4096
 
+# Client
+MAX_QUEUED_APPENDS: Final = 8192
+
 # Exactly once (rule 18)
 DEDUP_SEQUENCES_PER_WRITER: Final = 512
 """Also the most a writer may have in flight on one log stream: every batch in flight stays decidable."""
@@ -43,6 +46,8 @@ MAX_REPLICAS: Final = 7
 MAX_LOG_STREAMS_PER_NODE: Final = 1024
 MAX_CUTS_HELD: Final = 4096
 """Of one log stream, while a replica does not have them on disk; beyond it the log stream gets no more cuts."""
+MAX_CUTS_HELD_IN_ALL: Final = 65536
+"""Over all log streams: they are part of the metadata's snapshot, which is one value of the store."""
 MAX_TOPIC_NAME: Final = 255
 MAX_PENDING_DECISIONS: Final = 1024
 MAX_CUTS_PER_REPLY: Final = 1024

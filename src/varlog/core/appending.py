@@ -170,6 +170,8 @@ class Writer:
 
     def append(self, id_: int, entries: Seq[bytes], deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
+        if len(self._queue) >= limits.MAX_QUEUED_APPENDS:
+            raise errors.Busy(f"{limits.MAX_QUEUED_APPENDS} appends wait already; slow down")
         op = _Operation(id_, entries, deadline)
         self._number(op)
         self._queue.append(op)

@@ -344,10 +344,22 @@ class LogStreamExecutor:
 
     def on_failed(self) -> None:
         """A write or fsync failed: nothing this replica writes counts from now on (M8)."""
+        self._observe(Branch.M8_POISONED)
+        self._fail()
+
+    def on_corrupt(self) -> None:
+        """Stored bytes turned out to be damaged: the replica must be repaired from another one (rule 15)."""
+        self._observe(Branch.RULE15_CORRUPTION)
+        self._fail()
+
+    def _fail(self) -> None:
+        """From now on the replica promises nothing, takes nothing and is never SEALED; what it can read it serves."""
         self.healthy = False
         self.changed = True
-        self._observe(Branch.M8_POISONED)
         self.seal_self()
+        waiters, self._promise_waiters = self._promise_waiters, []
+        for source, request in waiters:
+            self._reply(source, request, errors.Poisoned.code)
 
     # Commits
 
@@ -382,11 +394,9 @@ class LogStreamExecutor:
 
     def _drop_foreign(self) -> None:
         self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
-        self.healthy = False
-        self.changed = True
         self._void_from(self.committed_end)
         self.log.stage_seal(self.epoch, self.committed_end)
-        self.seal_self()
+        self._fail()
 
     def _commit(self, cc: CommitContext) -> None:
         invariants.require(
@@ -405,6 +415,8 @@ class LogStreamExecutor:
         self.global_hwm = cc.hwm
         self.version = cc.version
         self.changed = True
+        if self._backups is not None:
+            self._backups.committed(cc.llsn_end)
         self.log.stage_commit(cc)
 
     def raise_hwm(self, hwm: GLSN) -> bool:
@@ -500,7 +512,7 @@ class LogStreamExecutor:
 
     def seal_self(self) -> None:
         """Take no more appends; the stored ones await the Seal (M7, M8)."""
-        if self.state is RUNNING:
+        if self.state is not SEALING:
             self._enter(states.Event.SEAL_SELF)
 
     def unseal(self, source: Address, message: Unseal, now: float) -> None:
@@ -528,12 +540,13 @@ class LogStreamExecutor:
         if self.primary == self.snid and len(self.replicas) > 1:
             others = tuple(snid for snid in self.replicas if snid != self.snid)
             self._backups = Backups(self.lsid, self.epoch, others, self.end, self._send, now)
-        self._promise_waiters.append((source, message.request))
+        self._reply_when_promised(source, message.request)
 
     def _reply_when_promised(self, source: Address, request: int) -> None:
         if self._promise is None:
             self._reply(source, request, 0)
         else:
+            self._promise_waiters = [w for w in self._promise_waiters if w[0] != source]
             self._promise_waiters.append((source, request))
 
     def _reply(self, source: Address, request: int, code: int) -> None:

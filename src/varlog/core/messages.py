@@ -143,8 +143,8 @@ class Commit(Message, frozen=True):
     hwms: tuple[tuple[int, int, int], ...]
     """(tpid, previous hwm, hwm) of topics the version touched."""
     ranges: tuple[Range, ...]
-    epochs: tuple[tuple[int, int], ...] = ()
-    """(lsid, epoch) of log streams sealed or unsealed by the version."""
+    epochs: tuple[tuple[int, int, int], ...] = ()
+    """(lsid, epoch, committed LLSN end) of log streams sealed or unsealed by the version."""
     trims: tuple[tuple[int, int], ...] = ()
     """(tpid, trim point)."""
 

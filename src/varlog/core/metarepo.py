@@ -15,7 +15,7 @@ Nothing is sent when nothing changes. What a node may have missed it learns from
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -70,6 +70,8 @@ VERSION_KEY: Final = "version"
 SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
 SNAPSHOT_EVERY: Final = 64
+NO_LEAD: Final = -1
+"""In place of the leader key's revision while this repository does not lead."""
 DELETES_PER_WRITE: Final = 8
 
 
@@ -134,13 +136,16 @@ class MetadataRepository:
         self._hosts: dict[TopicID, set[StorageNodeID]] = {}
         self._asked: deque[_Asked] = deque()
         self._tails: list[tuple[GetTail, Address]] = []
-        self._tails_reading: list[tuple[GetTail, Address]] = []
+        self._is_reading_tail = False
         self._tails_read: list[tuple[int, GetTail, Address]] = []
         self._write: _Write | None = None
         self._stalled: Callable[[], None] | None = None
         self._entries: deque[Version] = deque()
         self._snapshot_version = Version(0)
-        self._leader_revision = 0
+        self._checkpoint_due = Version(SNAPSHOT_EVERY)
+        self._leader_revision = NO_LEAD
+        """Of the leader key as this leadership wrote it: what the store answered to another one does not count."""
+        self._campaign = 0
         self._version_revision = 0
         self._now = 0.0
 
@@ -150,10 +155,11 @@ class MetadataRepository:
         """Try to lead: raise the term, then read everything."""
         self._now = now
         self.role = Role.CAMPAIGNING
-        self._store.read([LEADER_KEY], self._on_leader_read)
+        self._campaign += 1
+        self._store.read([LEADER_KEY], partial(self._on_leader_read, self._campaign))
 
-    def _on_leader_read(self, outcome: ReadOutcome) -> None:
-        if self.role is not Role.CAMPAIGNING:
+    def _on_leader_read(self, campaign: int, outcome: ReadOutcome) -> None:
+        if campaign != self._campaign:
             return
         if not isinstance(outcome, ReadResult):
             self.role = Role.FOLLOWING
@@ -161,10 +167,11 @@ class MetadataRepository:
         leader = outcome.kvs.get(LEADER_KEY)
         self.term = Term((decode_term(leader.value) if leader is not None else 0) + 1)
         compare = Compare(LEADER_KEY, leader.revision if leader is not None else 0)
-        self._store.txn(Txn((compare,), (Put(LEADER_KEY, encode_term(self.term)),)), self._on_campaign)
+        txn = Txn((compare,), (Put(LEADER_KEY, encode_term(self.term)),))
+        self._store.txn(txn, partial(self._on_campaign, campaign))
 
-    def _on_campaign(self, outcome: TxnOutcome) -> None:
-        if self.role is not Role.CAMPAIGNING:
+    def _on_campaign(self, campaign: int, outcome: TxnOutcome) -> None:
+        if campaign != self._campaign:
             return
         if isinstance(outcome, Committed):
             self._leader_revision = outcome.revision
@@ -174,10 +181,10 @@ class MetadataRepository:
 
     def _load(self) -> None:
         self.role = Role.LOADING
-        self._store.read_prefix("", self._on_loaded)
+        self._store.read_prefix("", partial(self._on_loaded, self._campaign))
 
-    def _on_loaded(self, outcome: ReadOutcome) -> None:
-        if self.role is not Role.LOADING:
+    def _on_loaded(self, campaign: int, outcome: ReadOutcome) -> None:
+        if campaign != self._campaign:
             return
         if not isinstance(outcome, ReadResult):
             self._stalled = self._load
@@ -192,6 +199,7 @@ class MetadataRepository:
         self.state = saved.state
         self.history = CutHistory(self.state.streams, saved.held)
         self._snapshot_version = self.state.version
+        self._checkpoint_due = Version(self.state.version + SNAPSHOT_EVERY)
         self._version_revision = kvs[VERSION_KEY].revision if VERSION_KEY in kvs else 0
         self._entries.clear()
         for key in sorted(key for key in kvs if key.startswith(ENTRY_PREFIX)):
@@ -207,6 +215,7 @@ class MetadataRepository:
     def _begin(self) -> None:
         """Lead. Nothing that was reported to a leader before counts; nodes are told anew."""
         self.role = Role.LEADING
+        self._is_reading_tail = False
         self._tallies = Tallies()
         self._nodes.clear()
         self._hosts.clear()
@@ -218,6 +227,7 @@ class MetadataRepository:
 
     def _step_down(self) -> None:
         self.role = Role.FOLLOWING
+        self._leader_revision = NO_LEAD
         asked = [*self._asked]
         if self._write is not None and self._write.asked is not None:
             asked.append(self._write.asked)
@@ -226,12 +236,10 @@ class MetadataRepository:
         self._stalled = None
         for source, _, request in asked:
             self._send(source, Decided(request, errors.NotLeader.code, self.state.version))
-        waiting = [*self._tails, *self._tails_reading, *((tail, source) for _, tail, source in self._tails_read)]
+        waiting = [*self._tails, *((tail, source) for _, tail, source in self._tails_read)]
         self._tails.clear()
-        self._tails_reading.clear()
         self._tails_read.clear()
-        for tail, source in waiting:
-            self._send(source, Tail(tail.request, errors.NotLeader.code))
+        self._refuse_tails(waiting, errors.NotLeader.code)
 
     # Messages
 
@@ -248,14 +256,19 @@ class MetadataRepository:
             case GetMetadata(request):
                 self._send(source, self.metadata(request))
             case GetTail():
-                self._tails.append((message, source))
-                self._read_tail()
+                if len(self._tails) + len(self._tails_read) >= limits.MAX_PENDING_DECISIONS:
+                    self._refuse_tails([(message, source)], errors.Busy.code)
+                else:
+                    self._tails.append((message, source))
+                    self._read_tail()
             case _:
                 self._on_asked(source, message)
         self._pump()
 
     def _on_asked(self, source: Address, message: Message) -> None:
-        request: int = message.request  # type: ignore[attr-defined]
+        request: int | None = getattr(message, "request", None)
+        if request is None:
+            raise errors.InvalidArgument(f"a metadata repository does not take {type(message).__name__}")
         if len(self._asked) >= limits.MAX_PENDING_DECISIONS:
             self._send(source, Decided(request, errors.Busy.code, self.state.version))
             return
@@ -291,11 +304,13 @@ class MetadataRepository:
         """A node knows of a later version: another leads, or metadata has gone back and the node must stop (rule 5).
         Only the store can tell which."""
 
+        led = self._leader_revision
+
         def on_read(outcome: ReadOutcome) -> None:
             node = self._nodes.get(report.snid)
-            if self.role is not Role.LEADING or node is None or not isinstance(outcome, ReadResult):
+            if led != self._leader_revision or node is None or not isinstance(outcome, ReadResult):
                 return
-            if outcome.kvs[LEADER_KEY].revision != self._leader_revision:
+            if outcome.kvs[LEADER_KEY].revision != led:
                 self._observe(Branch.RULE1_FENCED)
                 self._step_down()
             elif self._write is None and report.version > self.state.version:
@@ -335,26 +350,33 @@ class MetadataRepository:
 
     def _read_tail(self) -> None:
         """Who asks while a read is under way waits for the next one: this one may be older than the question."""
-        if self._tails and not self._tails_reading:
-            self._tails_reading, self._tails = self._tails, []
-            self._store.read([LEADER_KEY, VERSION_KEY], self._on_tail_read)
+        if self._tails and not self._is_reading_tail:
+            asked, self._tails = self._tails, []
+            self._is_reading_tail = True
+            done = partial(self._on_tail_read, self._leader_revision, asked)
+            self._store.read([LEADER_KEY, VERSION_KEY], done)
 
-    def _on_tail_read(self, outcome: ReadOutcome) -> None:
-        if self.role is not Role.LEADING:
+    def _on_tail_read(self, led: int, asked: list[tuple[GetTail, Address]], outcome: ReadOutcome) -> None:
+        if led != self._leader_revision:  # of a leadership that has passed: it says nothing of this one
+            self._refuse_tails(asked, errors.NotLeader.code)
             return
-        asked, self._tails_reading = self._tails_reading, []
+        self._is_reading_tail = False
         if not isinstance(outcome, ReadResult):
-            for tail, source in asked:
-                self._send(source, Tail(tail.request, outcome.code))
-        elif outcome.kvs[LEADER_KEY].revision != self._leader_revision:
+            self._refuse_tails(asked, outcome.code)
+        elif outcome.kvs[LEADER_KEY].revision != led:
             self._observe(Branch.RULE1_FENCED)
-            self._tails.extend(asked)
+            self._refuse_tails(asked, errors.NotLeader.code)
             self._step_down()
+            return
         else:
             revision = outcome.kvs[VERSION_KEY].revision if VERSION_KEY in outcome.kvs else 0
             self._tails_read.extend((revision, tail, source) for tail, source in asked)
             self._answer_tails()
         self._read_tail()
+
+    def _refuse_tails(self, asked: Iterable[tuple[GetTail, Address]], code: int) -> None:
+        for tail, source in asked:
+            self._send(source, Tail(tail.request, code))
 
     def _answer_tails(self) -> None:
         waiting, self._tails_read = self._tails_read, []
@@ -400,15 +422,25 @@ class MetadataRepository:
     def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
         version = Version(self.state.version + 1)
         puts = [Put(VERSION_KEY, b"%d" % version), Put(entry_key(version), encode_entry(entry))]
-        snapshot = self.state.version >= self._snapshot_version + SNAPSHOT_EVERY
-        if snapshot:
-            if self.history.fold(self._tallies.durable_version):
-                self._observe(Branch.RULE4_HISTORY_DROPPED)
-            puts.append(Put(SNAPSHOT_KEY, Checkpoint(self.state, self.history.held).encode()))
+        checkpoint = self._checkpoint()
+        if checkpoint is not None:
+            puts.append(Put(SNAPSHOT_KEY, checkpoint))
         deletes = [v for v in islice(self._entries, DELETES_PER_WRITE) if v <= self._snapshot_version]
         txn = Txn(self._compares(), tuple(puts), tuple(map(entry_key, deletes)))
-        write = self._write = _Write(version, entry, asked, txn, snapshot, len(deletes))
+        write = _Write(version, entry, asked, txn, checkpoint is not None, len(deletes))
         self._store.txn(txn, partial(self._on_written, write))
+        self._write = write
+
+    def _checkpoint(self) -> bytes | None:
+        """The state to be written with the next entry, if it is time. One too large to be written is left out: the
+        entries since the last one stay, and log streams that hold too many cuts get no more until it fits again."""
+        if self.state.version < self._checkpoint_due:
+            return None
+        self._checkpoint_due = Version(self.state.version + SNAPSHOT_EVERY)
+        if self.history.fold(self._tallies.durable_version):
+            self._observe(Branch.RULE4_HISTORY_DROPPED)
+        checkpoint = Checkpoint(self.state, self.history.held).encode()
+        return checkpoint if len(checkpoint) <= limits.METADATA_VALUE_BYTES else None
 
     def _compares(self) -> tuple[Compare, ...]:
         """What every write proves (rule 1)."""
@@ -502,12 +534,12 @@ class MetadataRepository:
                     self._tallies.resume(lsid)
                 else:
                     self._tallies.follow(stream)
-                self._tell(stream.tpid, version, epochs=((int(lsid), int(epoch)),))
+                self._tell(stream.tpid, version, epochs=((int(lsid), int(epoch), int(stream.llsn_end)),))
             case m.StreamRegistered(lsid, replicas):
                 stream = self.state.streams[lsid]
                 self._tallies.follow(stream)
                 self._hosts.setdefault(stream.tpid, set()).update(replicas)
-                self._tell(stream.tpid, version, epochs=((int(lsid), int(stream.epoch)),))
+                self._tell(stream.tpid, version, epochs=((int(lsid), int(stream.epoch), int(stream.llsn_end)),))
             case m.Trimmed(tpid, _):
                 self._tell(tpid, version, trims=((int(tpid), int(self.state.topics[tpid].trim)),))
             case _:
@@ -517,7 +549,7 @@ class MetadataRepository:
         self,
         tpid: TopicID,
         version: Version,
-        epochs: tuple[tuple[int, int], ...] = (),
+        epochs: tuple[tuple[int, int, int], ...] = (),
         trims: tuple[tuple[int, int], ...] = (),
     ) -> None:
         for snid in sorted(self._hosts.get(tpid, ())):
@@ -542,7 +574,7 @@ class MetadataRepository:
         version: Version,
         hwms: tuple[tuple[int, int, int], ...],
         ranges: tuple[Range, ...],
-        epochs: tuple[tuple[int, int], ...],
+        epochs: tuple[tuple[int, int, int], ...],
         trims: tuple[tuple[int, int], ...],
     ) -> None:
         node = self._nodes.get(snid)

@@ -312,7 +312,10 @@ class CutHistory:
         """The log streams of which so many cuts are held that they should get no more."""
         if not self.held:
             return frozenset()
-        return {lsid for lsid, contexts in self.held.items() if len(contexts) >= limits.MAX_CUTS_HELD}
+        most = limits.MAX_CUTS_HELD
+        if sum(map(len, self.held.values())) >= limits.MAX_CUTS_HELD_IN_ALL:
+            most = 1
+        return {lsid for lsid, contexts in self.held.items() if len(contexts) >= most}
 
     def of_stream(self, lsid: LogStreamID, after: Version, most: int) -> list[CommitContext]:
         """The commits of one log stream in versions after `after`, oldest first."""

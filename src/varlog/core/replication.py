@@ -72,6 +72,12 @@ class Backups:
             backup.durable_end = max(backup.durable_end, message.durable_end)
             backup.heard = now
 
+    def committed(self, llsn_end: LLSN) -> None:
+        """A cut is proof that every replica has everything below it, whether its answer arrived or not."""
+        for backup in self._backups.values():
+            backup.received_end = max(backup.received_end, llsn_end)
+            backup.durable_end = max(backup.durable_end, llsn_end)
+
     def tick(self, outstanding: Iterable[Replicable], now: float) -> bool:
         """Send again what is overdue. True if a backup has been silent for too long."""
         for snid, backup in self._backups.items():

@@ -7,10 +7,10 @@ sealed, completed and unsealed it. From there:
     SEALED   -> RUNNING   Unseal, exactly one epoch later
     RUNNING  -> SEALED    Seal found the replica complete
     RUNNING  -> SEALING   Seal found it behind, or it sealed itself: a backup or its own disk failed
-    SEALED   -> SEALING   Seal of a later epoch found it behind its point
+    SEALED   -> SEALING   Seal of a later epoch found it behind its point, or it was found damaged
 
-The last line is not in the diagram of the documents: a replica that was SEALED, missed an unseal and a whole running
-epoch, is behind when the next Seal reaches it. It must not call itself complete.
+The last line is not in the diagram of the documents. A replica that was SEALED, missed an unseal and a whole running
+epoch, is behind when the next Seal reaches it: it must not call itself complete. Nor must a corrupt one (rule 15).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ TRANSITIONS: dict[tuple[ReplicaState, Event], ReplicaState] = {
     (SEALING, Event.REACHED_SEAL_POINT): SEALED,
     (SEALED, Event.SEAL_COMPLETE): SEALED,
     (SEALED, Event.SEAL_BEHIND): SEALING,
+    (SEALED, Event.SEAL_SELF): SEALING,
     (SEALED, Event.UNSEAL): RUNNING,
     (RUNNING, Event.SEAL_COMPLETE): SEALED,
     (RUNNING, Event.SEAL_BEHIND): SEALING,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, NoReturn
 
 from varlog import batch, errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, Send
@@ -175,9 +175,10 @@ class StorageNode:
                 self._asks = True
             return
         hwms = {tpid: (prev_hwm, hwm) for tpid, prev_hwm, hwm in message.hwms}
-        for lsid, epoch in message.epochs:
+        for lsid, epoch, llsn_end in message.epochs:
             if (executor := self._executors.get(LogStreamID(lsid))) is not None:
                 executor.listed_epoch = Epoch(epoch)
+                executor.listed_end = LLSN(llsn_end)
         for lsid, epoch, llsn_begin, glsn_begin, count in message.ranges:
             if (executor := self._executors.get(LogStreamID(lsid))) is None:
                 continue
@@ -192,11 +193,7 @@ class StorageNode:
 
     def _on_snapshot(self, message: Snapshot, now: float) -> None:
         if message.version < message.reported_version:
-            self._observe(Branch.RULE5_METADATA_WENT_BACK)
-            raise errors.ConsistencyViolation(
-                f"node {self.snid} has seen version {message.reported_version}, but the metadata repository is at "
-                f"{message.version}: its metadata was restored from an older state"
-            )
+            self._stop_on_old_metadata(f"version {message.reported_version}", f"version {message.version}")
         if message.version < self.version:
             return
         self.version = message.version
@@ -206,6 +203,9 @@ class StorageNode:
         for end in message.streams:
             if (executor := self._executors.get(end.lsid)) is None:
                 continue
+            if executor.version <= message.version and executor.committed_end > end.llsn_end:
+                known = f"log stream {end.lsid} committed to {executor.committed_end}"
+                self._stop_on_old_metadata(known, f"{end.llsn_end} there")
             executor.listed_epoch = end.epoch
             executor.listed_end = end.llsn_end
             if executor.committed_end == end.llsn_end:
@@ -213,6 +213,13 @@ class StorageNode:
             self._fetch_if_behind(executor, now)
         self._trim((tpid, trim) for tpid, _, trim in message.topics)
         self._raise_hwms((tpid, hwm) for tpid, hwm, _ in message.topics)
+
+    def _stop_on_old_metadata(self, seen: str, now: str) -> NoReturn:
+        self._observe(Branch.RULE5_METADATA_WENT_BACK)
+        raise errors.ConsistencyViolation(
+            f"node {self.snid} has seen {seen}, but the metadata repository is at {now}: its metadata was restored "
+            "from an older state"
+        )
 
     def _raise_hwms(self, hwms: Iterable[tuple[int, int]]) -> None:
         for tpid, hwm in hwms:
@@ -287,6 +294,8 @@ class StorageNode:
     def finish_scan(self, plan: ReadPlan, result: Seq[StoredLine] | errors.VarlogError) -> None:
         """Answer a read that the caller has done."""
         scan = plan.scan
+        if isinstance(result, errors.Corrupt):
+            plan.executor.on_corrupt()
         if isinstance(result, errors.VarlogError):
             first = GLSN(result.first) if isinstance(result, errors.Trimmed) else GLSN(0)
             self._send(plan.source, ScanReply(scan.request, scan.lsid, result.code, first=first))

@@ -68,6 +68,8 @@ class Subscription:
         self._merge = GlsnMerge(begin)
         self._fetches: dict[LogStreamID, _Fetch] = {}
         self._refreshed = 0.0
+        self._fruitless = False
+        """A replica had nothing to tell: there may be others, or other log streams, by now."""
         self.ended = False
         self.wants_metadata = True
 
@@ -78,6 +80,7 @@ class Subscription:
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""
         self.wants_metadata = False
+        self._fruitless = False
         self._refreshed = now
         topic = self._routing.topic(self._tpid)
         if topic is None or self.ended:
@@ -97,8 +100,10 @@ class Subscription:
             if fetch.request and now - fetch.since > self._read_timeout:
                 fetch.request = 0
                 fetch.replica += 1
+                self._fruitless = True
         self._advance(now)
-        if (self._merge.blocked or not self._fetches) and now - self._refreshed > REFRESH_EVERY:
+        unsure = self._merge.blocked or self._fruitless or not self._fetches
+        if unsure and now - self._refreshed > REFRESH_EVERY:
             self.wants_metadata = True
 
     def on_reply(self, reply: ScanReply, now: float) -> None:
@@ -115,6 +120,7 @@ class Subscription:
         else:
             fetch.replica += 1
             fetch.not_before = now + ASK_AGAIN
+            self._fruitless = True
         self._advance(now)
 
     def _advance(self, now: float) -> None:

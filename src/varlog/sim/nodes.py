@@ -24,7 +24,17 @@ from varlog.sim.network import Network
 from varlog.sim.process import Process
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.types import LLSN, ClusterID, Epoch, LogStreamID, LogStreamIdentity, Sequence, StorageNodeID, TopicID
+from varlog.types import (
+    LLSN,
+    ClusterID,
+    Epoch,
+    LogStreamID,
+    LogStreamIdentity,
+    ReplicaState,
+    Sequence,
+    StorageNodeID,
+    TopicID,
+)
 
 CID: Final = ClusterID(1)
 TICK: Final = 0.1
@@ -162,7 +172,7 @@ class StorageNodeHost:
                 self._add_log_stream(source, message)
             else:
                 self.node.on_message(source, message, self.process.monotonic())
-        except errors.VarlogError as error:
+        except errors.ConsistencyViolation as error:
             self._stop(error)
             return
         self._settle()
@@ -172,7 +182,12 @@ class StorageNodeHost:
         if lsid not in self.storages:
             identity = LogStreamIdentity(CID, self.snid, message.tpid, lsid)
             path = f"{self._path}/lsid={lsid}"
-            storage = LogStreamStorage.create(self.disk, path, identity, self._options)
+            try:
+                storage = LogStreamStorage.create(self.disk, path, identity, self._options)
+            except errors.VarlogError as error:
+                state = ReplicaState.SEALING
+                self._send(source, ReplicaReply(message.request, lsid, error.code, self.snid, Epoch(0), state, LLSN(0)))
+                return
             self._serve(storage, lsid)
         info = next(e for e in self.node.executors if e.lsid == lsid)
         reply = ReplicaReply(message.request, lsid, 0, self.snid, info.epoch, info.state, info.committed_end)
