@@ -11,8 +11,9 @@ from collections import Counter
 import pytest
 
 from varlog.sim import cluster as simulated
-from varlog.sim.cluster import Cluster, Shape, run_seed
+from varlog.sim.cluster import Cluster, run_seed
 from varlog.sim.history import Kind
+from varlog.sim.shape import Shape
 from varlog.sim.world import World
 
 _ELSEWHERE = """

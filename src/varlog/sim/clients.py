@@ -244,7 +244,7 @@ class _Reading(ClientHost):
 
 
 class ReaderClient(_Reading):
-    """Reads single positions that are known to exist, and ranges that may."""
+    """Reads single positions and ranges that are known to exist."""
 
     def __init__(self, process: Process, shared: Shared, *, pace: float) -> None:
         super().__init__(process, shared)
@@ -259,7 +259,7 @@ class ReaderClient(_Reading):
     def _next(self) -> None:
         if self._operation is None and self.shared.known_tail and not self.shared.stopping:
             begin = self.rng.randint(max(1, self._trimmed_to - 2), self.shared.known_tail)
-            end = begin + self.rng.choice((1, 1, 10))
+            end = min(begin + self.rng.choice((1, 1, 10)), self.shared.known_tail + 1)
             kind = Kind.READ if end == begin + 1 else Kind.SCAN
             history, name = self.shared.history, self.process.name
             self._operation = history.invoke(name, kind, TOPIC, position=begin, end=end if kind is Kind.SCAN else 0)

@@ -7,10 +7,11 @@ evidence. The same seed gives the same run, to the last event.
 
 from __future__ import annotations
 
-from collections import Counter
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+from operator import attrgetter
 from random import Random
 from typing import Final
 
@@ -18,6 +19,8 @@ from varlog import batch, errors
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.branches import Branch
 from varlog.core.dedup import DedupTable
+from varlog.core.messages import Commit, Range
+from varlog.core.metastate import Stream
 from varlog.core.states import Transition
 from varlog.sim.checkers import check_all
 from varlog.sim.clients import (
@@ -32,25 +35,36 @@ from varlog.sim.clients import (
 )
 from varlog.sim.coverage import Coverage
 from varlog.sim.disk import DiskFault, SimDisk
-from varlog.sim.evidence import CommittedBatch, Evidence, Frames, LivenessPhase, ReplicaDump, TopicState
+from varlog.sim.evidence import (
+    CommittedBatch,
+    Evidence,
+    Frame,
+    Frames,
+    LivenessPhase,
+    ReplicaDump,
+    Sighting,
+    TopicState,
+)
 from varlog.sim.history import History, Kind
 from varlog.sim.medium import Image
 from varlog.sim.metadata import ManagerHost, MetadataHost
 from varlog.sim.nemesis import Fault, Nemesis, draw_profile
-from varlog.sim.network import Conditions, Network, NetworkFault
+from varlog.sim.network import Network, NetworkFault
 from varlog.sim.nodes import StorageNodeHost
 from varlog.sim.process import Process
 from varlog.sim.runner import SeedReport, Violation
+from varlog.sim.shape import Shape
 from varlog.sim.store import SimStore, StoreFault, StoreFaults
 from varlog.sim.world import World
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.types import GLSN, LogStreamID, StorageNodeID
+from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
 
 EPOCH_SECONDS: Final = 1_000.0
 """What a right wall clock shows when a run begins."""
 SET_UP_SECONDS: Final = 30.0
 FAULT_SECONDS: Final = 15.0
-AFTER_SECONDS: Final = 8.0
+AFTER_SECONDS: Final = 10.0
+SETTLING_SECONDS: Final = 5.0
 GRACE_SECONDS: Final = 9.0
 RESTORE_SECONDS: Final = 4.0
 
@@ -61,82 +75,18 @@ class ClockFault(Enum):
     SKEW = "clock was off from the start"
 
 
-@dataclass(frozen=True)
-class Shape:
-    """How large a cluster is, and who uses it."""
+class ClusterNetwork(Network):
+    """A network on which the metadata repository's address reaches every process that may lead, and on which it is
+    noted what cuts were told to anybody."""
 
-    nodes: int
-    streams: int
-    replication_factor: int
-    repositories: int = 1
-    writers: int = 2
-    retrying_writers: int = 2
-    readers: int = 2
-    subscribers: int = 2
-    peekers: int = 2
-    trimmers: int = 1
-    segment_bytes: int = 8192
-    dedup_sequences: int = 64
-    lying_disk: bool = False
-    """One node's disk tells some syncs done that are not; it may lose what it has reported."""
-    operator_seals: int = 0
-    """How often a log stream is sealed that nothing is wrong with."""
-    old_backup: bool = False
-    """At the very end, the metadata is replaced by what it was at the beginning."""
-    bad_store: bool = False
-    """The metadata store that several repositories share refuses, loses and delays requests."""
-    outsider: bool = False
-    """One node has data of log streams it is no replica of."""
-
-    @classmethod
-    def draw(cls, world: World) -> Shape:
-        """Some shape, by the world's seed."""
-        rng = world.rng("shape")
-        nodes = rng.randint(1, 5)
-        replication_factor = rng.randint(1, min(3, nodes))
-        repositories = rng.choice((1, 2))
-        lying_disk = replication_factor > 1 and rng.random() < 0.25
-        return cls(
-            nodes=nodes,
-            streams=rng.randint(1, 4),
-            replication_factor=replication_factor,
-            repositories=1 if lying_disk else repositories,
-            segment_bytes=rng.choice((2048, 8192, 65536)),
-            dedup_sequences=rng.choice((8, 64, 4096)),
-            lying_disk=lying_disk,
-            old_backup=rng.random() < 0.2,
-            bad_store=rng.random() < 0.5,
-            operator_seals=rng.choice((0, 3, 10, 30)),
-            outsider=nodes > replication_factor and rng.random() < 0.3,
-        )
-
-    def __str__(self) -> str:
-        traits = {
-            "lying disk": self.lying_disk,
-            "outsider": self.outsider,
-            "bad store": self.bad_store and self.repositories > 1,
-            "old backup": self.old_backup,
-        }
-        return ", ".join(
-            [
-                f"{self.nodes} nodes",
-                f"{self.streams} log streams",
-                f"RF {self.replication_factor}",
-                f"{self.repositories} metadata repositories",
-                f"segments of {self.segment_bytes} bytes",
-                f"{self.dedup_sequences} sequences remembered",
-                f"{self.operator_seals} seals for no reason",
-                *(trait for trait, has in traits.items() if has),
-            ]
-        )
-
-
-class SharedAddressNetwork(Network):
-    """A network on which the metadata repository's address reaches every process that may lead."""
-
-    repositories: Sequence[str] = ()
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.repositories: Sequence[str] = ()
+        self.cuts: set[Range] = set()
 
     def send(self, source: Process, address: str, message: object) -> None:
+        if isinstance(message, Commit):
+            self.cuts.update(message.ranges)
         if address == METADATA_REPOSITORY:
             for repository in self.repositories:
                 super().send(source, repository, message)
@@ -150,7 +100,7 @@ class Cluster:
     def __init__(self, world: World, shape: Shape) -> None:
         self.world = world
         self.shape = shape
-        self.network = SharedAddressNetwork(world, Conditions())
+        self.network = ClusterNetwork(world)
         self.branches: Counter[Enum] = Counter()
         self.frames = Frames()
         self.history = History(lambda: world.now)
@@ -361,6 +311,8 @@ class Cluster:
             owner.disk.heal()
         for name in self._hosts:
             self.restart(name)
+        if self.shape.lost_node:
+            self.kill(self.nodes[-1].process.name)
 
     # Evidence
 
@@ -373,18 +325,75 @@ class Cluster:
             ends = {int(s.lsid): int(s.llsn_end) for s in state.streams.values()}
             topics = {int(t.tpid): TopicState(t.hwm, t.trim, ends) for t in state.topics.values()}
         replicas = [dump for node in self.nodes for dump in self._dump(node)]
-        return Evidence(self.history, topics, replicas, self.frames, liveness)
+        return Evidence(self.history, topics, replicas, self.frames, self._decided(), liveness)
+
+    def _decided(self) -> list[Sighting]:
+        """Every cut that was told, joined with every batch that was stored."""
+        frames: defaultdict[tuple[int, int], list[Frame]] = defaultdict(list)
+        for frame in sorted(self.frames.seen):
+            frames[frame.lsid, frame.epoch].append(frame)
+        decided = []
+        for lsid, epoch, llsn_begin, glsn_begin, count in sorted(self.network.cuts):
+            stored = frames[lsid, epoch]
+            at = bisect_left(stored, llsn_begin, key=attrgetter("llsn"))
+            while at < len(stored) and stored[at].llsn < llsn_begin + count:
+                glsn = stored[at].llsn - llsn_begin + glsn_begin
+                where = f"a cut of log stream {lsid} in epoch {epoch}"
+                payloads = batch.decode(stored[at].content).to_list()
+                decided += [Sighting(TOPIC, glsn + i, payload, where) for i, payload in enumerate(payloads)]
+                at += 1
+        return decided
 
     def _dump(self, node: StorageNodeHost) -> list[ReplicaDump]:
         dumps = []
+        excused = node.process.name in self._damaged
         for executor in node.node.executors:
             storage = node.storages[executor.lsid] if node.process.alive else node.reopened(executor.lsid)
             trim = executor.trim_glsn
             batches, damaged = _committed(storage, trim, executor.global_hwm)
-            damaged = damaged or not executor.healthy
+            damaged = (damaged or not executor.healthy) and (excused or self._is_outsider(node, executor.lsid))
             end = executor.committed_end
             dumps.append(ReplicaDump(TOPIC, executor.lsid, node.process.name, batches, end, trim, damaged))
         return dumps
+
+    def _is_outsider(self, node: StorageNodeHost, lsid: LogStreamID) -> bool:
+        return self.leader is not None and node.snid not in self.leader.repository.state.streams[lsid].replicas
+
+    @property
+    def _damaged(self) -> set[str]:
+        """The nodes whose disks lied or rotted: what is wrong with them is not the protocol's fault."""
+        lying = {self.nodes[0].process.name} if self.shape.lying_disk else set()
+        return lying | {self._rotten}
+
+    def unsettled(self) -> list[str]:
+        """What a healed cluster has not put in order: log streams that do not run, replicas that are behind."""
+        if self.leader is None:
+            return ["no metadata repository leads"]
+        state = self.leader.repository.state
+        told = []
+        for stream in state.streams.values():
+            if stream.status in (StreamStatus.CREATING, StreamStatus.ABORTED):
+                continue
+            if stream.status is not StreamStatus.RUNNING:
+                told.append(f"log stream {stream.lsid} is {stream.status.name} at the end")
+            hwm = state.topics[stream.tpid].hwm
+            told += [
+                f"the replica of log stream {stream.lsid} on {node.process.name} is not in order at the end"
+                for node in self.nodes
+                if node.snid in stream.replicas and not self._is_in_order(node, stream, hwm)
+            ]
+        return told
+
+    @staticmethod
+    def _is_in_order(node: StorageNodeHost, stream: Stream, hwm: GLSN) -> bool:
+        if not node.process.alive:
+            return False
+        replica = next((e for e in node.node.executors if e.lsid == stream.lsid), None)
+        return (
+            replica is not None
+            and replica.healthy
+            and (replica.epoch, replica.committed_end, replica.global_hwm) == (stream.epoch, stream.llsn_end, hwm)
+        )
 
     @property
     def may_need_repair(self) -> bool:
@@ -413,11 +422,12 @@ class Cluster:
         return coverage
 
     def stops(self) -> list[tuple[str, str]]:
-        """Processes that found the rules violated and ended themselves."""
+        """Processes that ended themselves because the rules were violated, or for any other reason and stayed so."""
         return [
             (host.process.name, str(host.stopped))
             for host in self._disk_owners
             if isinstance(host.stopped, errors.ConsistencyViolation)
+            or (host.stopped is not None and not host.process.alive)
         ]
 
 
@@ -454,9 +464,7 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
     world.run(healed + AFTER_SECONDS)
     cluster.stop_clients()
     world.run(world.now + GRACE_SECONDS)
-    writers = [client.process.name for client in cluster.clients if isinstance(client, WriterClient)]
-    phase = LivenessPhase(healed, world.now, GRACE_SECONDS, writers)
-    violations = check_all(cluster.evidence(None if cluster.may_need_repair else phase))
+    violations = check_all(cluster.evidence(_liveness(cluster, healed)))
     violations += [("invariant", f"{name} stopped: {why}") for name, why in cluster.stops()]
     if cluster.shape.old_backup and cluster.store is None and not violations:
         violations += _restore(cluster, backup)
@@ -470,6 +478,18 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
         world.trace_lines() if trace else (),
         f"{cluster.shape}; {nemesis.profile.name}",
     )
+
+
+def _liveness(cluster: Cluster, healed: float) -> LivenessPhase | None:
+    """What a healed cluster owes: everything, or with a node gone that what is committed can be read; nothing where a
+    replica may need a copy from another one."""
+    if cluster.may_need_repair:
+        return None
+    writers = [client.process.name for client in cluster.clients if isinstance(client, WriterClient)]
+    unsettled = cluster.unsettled()
+    if cluster.shape.lost_node:
+        writers, unsettled = [], []
+    return LivenessPhase(healed, cluster.world.now, GRACE_SECONDS, writers, healed + SETTLING_SECONDS, unsettled)
 
 
 def _restore(cluster: Cluster, backup: Image) -> list[Violation]:

@@ -26,11 +26,12 @@ from rich.table import Table
 from varlog.core.messages import StreamInfo
 from varlog.sim.checkers import CHECKERS, check_all
 from varlog.sim.clients import TOPIC, WriterClient
-from varlog.sim.cluster import GRACE_SECONDS, Cluster, Shape
+from varlog.sim.cluster import GRACE_SECONDS, Cluster
 from varlog.sim.disk import DiskFault
 from varlog.sim.evidence import Evidence, LivenessPhase
 from varlog.sim.history import Kind, Outcome
 from varlog.sim.nodes import StorageNodeHost
+from varlog.sim.shape import Shape
 from varlog.sim.world import World
 from varlog.types import ReplicaState
 

@@ -7,6 +7,7 @@ them that several checkers share; each is worked out once.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -91,6 +92,10 @@ class LivenessPhase:
     """How long a healed cluster may take until everything works again."""
     writers: Sequence[str]
     """Clients that went on appending until the end."""
+    settled: float = math.inf
+    """From then on nothing that is asked for may take until its deadline."""
+    unsettled: Sequence[str] = ()
+    """What was not in order at the end, in words."""
 
 
 class Sighting(NamedTuple):
@@ -118,6 +123,8 @@ class Evidence:
     topics: Mapping[int, TopicState]
     replicas: Sequence[ReplicaDump]
     frames: Frames = field(default_factory=Frames)
+    decided: Sequence[Sighting] = ()
+    """What cuts have committed, also where it was trimmed since or its replicas are down."""
     liveness: LivenessPhase | None = None
 
     def trim(self, topic: int) -> int:
@@ -141,8 +148,8 @@ class Evidence:
 
     @cached_property
     def sightings(self) -> Sequence[Sighting]:
-        """Every word on which entry is where: acknowledgements, reads, deliveries, replicas."""
-        found = []
+        """Every word on which entry is where: acknowledgements, reads, deliveries, cuts, replicas."""
+        found = list(self.decided)
         for op in self.history.operations:
             if op.outcome is Outcome.OK and op.kind in (Kind.APPEND, Kind.READ, Kind.DELIVERY):
                 first = op.position if op.kind is Kind.READ else op.glsn

@@ -277,7 +277,9 @@ class ManagerHost:
         question = self._question
         if self._conversation is None or question is None or question[1].request != message.request:  # type: ignore[attr-defined]
             return
-        if message.code in (errors.NotLeader.code, errors.Busy.code):
+        if message.code in (errors.NotLeader.code, errors.Busy.code) or (
+            message.code and isinstance(message, ReplicaReply)
+        ):
             return  # asked again by and by
         try:
             self._question = self._conversation.send(message)

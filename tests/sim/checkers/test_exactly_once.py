@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.sim.checkers.story import Story, good_story
-from varlog.sim.evidence import CommittedBatch, TopicState
+from varlog.sim.evidence import CommittedBatch, Sighting, TopicState
 from varlog.sim.history import Kind, Outcome
 
 
@@ -35,6 +35,18 @@ def test_a_rejected_append_that_happened_is_found() -> None:
     story = good_story()
     story.change_replica(2, batches=[CommittedBatch(1, 3, 2, (b"c",)), CommittedBatch(2, 6, 2, (b"f",))])
     assert "was rejected, but is at GLSN 6" in story.complaints("exactly_once")
+
+
+def test_a_rejected_append_that_was_committed_and_trimmed_is_found() -> None:
+    story = good_story()
+    story.decided.append(Sighting(1, 1, b"f", "a cut"))
+    assert "was rejected, but is at GLSN 1" in story.complaints("exactly_once")
+
+
+def test_a_first_copy_that_was_trimmed_is_found() -> None:
+    story = good_story()
+    story.decided.append(Sighting(1, 1, b"b", "a cut"))
+    assert "b'b' is in the log more than once: GLSN 1 of topic 1 by a cut" in story.complaints("exactly_once")
 
 
 def test_a_rejected_append_that_only_a_reader_ever_saw_is_found() -> None:

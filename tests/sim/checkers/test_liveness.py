@@ -31,6 +31,22 @@ def test_a_subscription_that_stands_still_is_found() -> None:
     assert story.complaints("liveness") == ""
 
 
+def test_what_took_until_its_deadline_in_a_settled_cluster_is_found() -> None:
+    story = good_story()
+    story.liveness = LivenessPhase(healed=4.5, ended=10.0, grace=1.0, writers=["w1"], settled=7.0)
+    story.add("p", Kind.TAIL, 6.9, 9.9, outcome=Outcome.ERROR, error="DeadlineExceeded")
+    assert story.complaints("liveness") == ""
+    story.add("p", Kind.TAIL, 7.1, 9.9, outcome=Outcome.ERROR, error="DeadlineExceeded")
+    assert "error took until its deadline" in story.complaints("liveness")
+
+
+def test_what_is_not_in_order_at_the_end_is_told() -> None:
+    story = good_story()
+    unsettled = ["log stream 10 is SEALED at the end"]
+    story.liveness = LivenessPhase(healed=4.5, ended=10.0, grace=1.0, writers=["w1"], unsettled=unsettled)
+    assert story.complaints("liveness") == "log stream 10 is SEALED at the end"
+
+
 def test_a_run_without_a_healed_phase_owes_nothing() -> None:
     story = good_story()
     story.operations.remove(story.find(Kind.DELIVERY, 1))

@@ -4,11 +4,15 @@ After the last fault ended, and a grace time:
 
 - every writer that went on had a new append acknowledged;
 - every operation begun after the faults ended, and a grace time before the run did, was answered;
-- every subscription that has not ended has delivered the log up to the high watermark.
+- once it has settled, nothing that was asked for took until its deadline (an append may: what the log has forgotten of
+  its writer is unknown, and told so);
+- every subscription that has not ended has delivered the log up to the high watermark;
+- at the end everything is in order: log streams run, on all their replicas, and these know all that was committed.
 """
 
 from __future__ import annotations
 
+from varlog.errors import DeadlineExceeded
 from varlog.sim.evidence import Evidence
 from varlog.sim.history import Kind, Outcome
 
@@ -25,6 +29,9 @@ def check(evidence: Evidence) -> list[str]:
             violations.append(f"{writer} got none of {len(mine)} appends acknowledged after {phase.healed:.3f}")
     asked = [op for op in after if op.kind is not Kind.SUBSCRIBE and op.invoked < phase.ended - phase.grace]
     violations.extend(f"{op} was never answered" for op in asked if op.outcome is Outcome.PENDING)
+    late = [op for op in after if op.invoked >= phase.settled and op.error == DeadlineExceeded.__name__]
+    violations.extend(f"{op} took until its deadline" for op in late if op.kind is not Kind.APPEND)
+    violations.extend(phase.unsettled)
     delivered: dict[int, int] = {}
     for delivery in evidence.history.of(Kind.DELIVERY):
         delivered[delivery.parent] = delivery.glsn + len(delivery.payloads) - 1
