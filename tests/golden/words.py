@@ -121,7 +121,7 @@ def _told(sent: Message) -> str:
         case Commit(_, prev, version, _, hwms, ranges, epochs, trims):
             parts = [given(*one) for one in ranges]
             parts += [f"hwm {prev_hwm} -> {hwm}" for _, prev_hwm, hwm in hwms]
-            parts += [f"ls {lsid} is in epoch {epoch}" for lsid, epoch in epochs]
+            parts += [f"ls {lsid} is in epoch {epoch}, committed to LLSN {end - 1}" for lsid, epoch, end in epochs]
             parts += [f"trimmed to GLSN {glsn}" for _, glsn in trims]
             return f"version {prev} -> {version}: {'; '.join(parts) or 'nothing new'}"
         case Snapshot(_, version, _, topics, streams):
