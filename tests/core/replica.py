@@ -87,9 +87,9 @@ class Replica:
 
     # What happens to it
 
-    def seal(self, epoch: int, llsn_end: int, trim: int = 0) -> int:
+    def seal(self, epoch: int, llsn_end: int, trim: int = 0, *, source: str = MANAGER) -> int:
         request = next(self._requests)
-        self.executor.seal(MANAGER, Seal(request, LSID, Epoch(epoch), LLSN(llsn_end), GLSN(trim)))
+        self.executor.seal(source, Seal(request, LSID, Epoch(epoch), LLSN(llsn_end), GLSN(trim)))
         return request
 
     def unseal(self, epoch: int, replicas: tuple[int, ...] = (ME,), primary: int = ME) -> int:

@@ -116,6 +116,20 @@ def test_rule18_sequences_grow_and_name_their_predecessor() -> None:
     assert sequences(bench.append(1, 2, 3)) == [(0, 1), (1, 2), (2, 3)]
 
 
+def test_the_number_of_waiting_appends_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_QUEUED_APPENDS", 2)
+    bench = Bench(stream(1), window=1)
+    (first,) = bench.append(1, 2, 3)
+    with pytest.raises(errors.Busy):
+        bench.append(4)
+    assert bench.outcomes == {}, "it was never taken"
+    bench.committed(first, 1)
+    assert sequences(bench.messages) == [(0, 1), (1, 2)]
+    bench.append(5)
+    bench.committed(bench.messages[1], 2)
+    assert sequences(bench.messages)[2:] == [(2, 3)]
+
+
 def test_an_append_waits_for_metadata_if_none_is_known() -> None:
     bench = Bench()
     assert bench.append(1) == []

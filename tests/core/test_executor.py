@@ -135,6 +135,18 @@ def test_M7_a_backup_that_follows_is_not_given_up() -> None:
     assert replica.state == "RUNNING 2"
 
 
+def test_M7_a_lost_answer_seals_nothing_once_the_batch_is_committed() -> None:
+    """The cut is proof that the backup has it; the primary has let go of it and could not send it again."""
+    replica = Replica().run((ME, OTHER))
+    request = replica.append(1)
+    replica.sync()
+    assert replica.commit(1, 2)
+    for _ in range(5):
+        replica.tick(GIVE_UP_AFTER)
+    assert (replica.state, replica.answer(request)) == ("RUNNING 2", "GLSN 1")
+    assert len(replica.messages(Replicate)) == 1
+
+
 @pytest.mark.parametrize("epoch", [1, 4])
 def test_an_answer_for_another_epoch_says_nothing(epoch: int) -> None:
     replica = Replica().run((ME, OTHER))

@@ -113,6 +113,16 @@ def test_rule2_a_repeated_seal_is_answered_again() -> None:
     assert Branch.RULE2_SEAL_REPEATED in replica.branches
 
 
+def test_who_repeats_a_seal_before_it_is_durable_is_answered_once() -> None:
+    """However often it asks while the disk hangs, the replica remembers one question of each."""
+    replica = running(committed=1, stored=1)
+    *passed, last = [replica.seal(3, 2) for _ in range(5)]
+    other = replica.seal(3, 2, source="another manager")
+    replica.sync()
+    assert [replica.reply(request) for request in passed] == [""] * 4
+    assert (replica.reply(last), replica.reply(other)) == ("SEALED 3", "SEALED 3")
+
+
 def test_rule2_the_promised_epoch_survives_a_restart() -> None:
     replica = running(committed=1, stored=1)
     replica.seal(3, 2)
@@ -277,6 +287,18 @@ def test_M8_a_failed_write_seals_the_replica_for_good() -> None:
     assert replica.reply(replica.seal(3, 3)) == "Poisoned"
     assert not replica.commit(2, 3)
     assert replica.ends == (2, 3, 3)
+
+
+def test_M8_who_waits_for_a_promise_is_told_that_it_failed() -> None:
+    replica = running(committed=1, stored=1)
+    requests = [replica.seal(3, 2), replica.seal(3, 2, source="another manager")]
+    assert replica.state == "SEALED 3"
+    group = replica.write()
+    replica.executor.on_failed()
+    assert [replica.reply(request) for request in requests] == ["Poisoned", "Poisoned"]
+    assert replica.state == "SEALING 3"
+    replica.synced(group)
+    assert len(replica.messages(ReplicaReply)) == 2, "nobody is told twice"
 
 
 def test_rule15_a_corrupt_replica_is_never_sealed() -> None:

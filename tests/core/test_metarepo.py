@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from itertools import count
-from typing import TypeVar
-
 import pytest
 
-from tests.metarepo.rigs import JournalRig, Rig, SimRig, commit
+from tests.core.repository import ONE, TOPIC, TWO, A, B, Repository, line
+from tests.metarepo.rigs import JournalRig, SimRig, commit
 from varlog import errors, limits
 from varlog.core.branches import Branch
 from varlog.core.messages import (
@@ -18,112 +15,20 @@ from varlog.core.messages import (
     Cuts,
     Decided,
     FetchCuts,
+    GetInfo,
     GetMetadata,
     GetTail,
     Message,
     Metadata,
-    RegisterNode,
-    RegisterStream,
     Report,
-    ReportLine,
-    RunStream,
     SealStream,
     Snapshot,
     Tail,
     TrimTopic,
-    UnsealStream,
 )
 from varlog.core.metarepo import SNAPSHOT_EVERY, MetadataRepository, Role
-from varlog.core.store import MetadataStore, Put, Txn
-from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
-
-A, B = StorageNodeID(1), StorageNodeID(2)
-TOPIC = TopicID(1)
-ONE, TWO = LogStreamID(1), LogStreamID(2)
-M = TypeVar("M", bound=Message)
-
-
-def line(lsid: int, end: int, *, epoch: int = 2, durable: int = 0) -> ReportLine:
-    return (lsid, epoch, durable, 1, end, True)
-
-
-class Repository:
-    """A metadata repository over a store, and a list of what it sends."""
-
-    def __init__(self, rig: Rig, store: MetadataStore | None = None) -> None:
-        self.rig = rig
-        self.now = 1.0
-        self.sent: list[tuple[str, Message]] = []
-        self.branches: list[Enum] = []
-        self._requests = count(1)
-        self._seqs = count(1)
-        self.core = MetadataRepository(store or rig.store, self._send, self.branches.append)
-        self.core.campaign(self.now)
-        rig.settle()
-
-    def _send(self, address: str, message: Message) -> None:
-        self.sent.append((address, message))
-
-    def set_up(self) -> Repository:
-        """Two nodes, a topic, log stream 1 on both nodes and 2 on node 2, all running. What was sent is forgotten."""
-        for snid in (A, B):
-            self.ask(RegisterNode(self.request(), snid))
-        self.ask(CreateTopic(self.request(), "log", 2, 1))
-        self.ask(CreateTopic(self.request(), "single", 1, 1))
-        for lsid, tpid, replicas in ((ONE, TOPIC, (A, B)), (TWO, TopicID(2), (B,))):
-            self.ask(CreateStream(self.request(), tpid))
-            self.ask(RegisterStream(self.request(), lsid, replicas))
-            self.ask(UnsealStream(self.request(), lsid, Epoch(1), replicas, replicas[0]))
-            self.ask(RunStream(self.request(), lsid, Epoch(2)))
-        for snid in (A, B):
-            self.report(snid, full=True, ask=True)
-        self.rig.settle()
-        self.sent.clear()
-        self.branches.clear()
-        return self
-
-    def request(self) -> int:
-        return next(self._requests)
-
-    def receive(self, message: Message, source: str = "asker") -> None:
-        self.core.on_message(source, message, self.now)
-
-    def ask(self, message: Message) -> Decided:
-        self.receive(message)
-        self.rig.settle()
-        return self.messages(Decided)[-1]
-
-    def report(
-        self,
-        snid: StorageNodeID,
-        *lines: ReportLine,
-        boot: int = 1,
-        version: int | None = None,
-        full: bool = False,
-        ask: bool = False,
-    ) -> None:
-        seen = self.core.state.version if version is None else Version(version)
-        self.receive(Report(snid, boot, next(self._seqs), seen, lines, full, ask), f"sn/{snid}")
-
-    def cut(self, end: int, *, durable: int = 0) -> None:
-        """Both replicas of log stream 1 report, and what follows from it is written."""
-        for snid in (A, B):
-            self.report(snid, line(ONE, end, durable=durable))
-        self.rig.settle()
-
-    def messages(self, kind: type[M]) -> list[M]:
-        return [message for _, message in self.sent if isinstance(message, kind)]
-
-    def to(self, address: str, kind: type[M]) -> list[M]:
-        return [message for target, message in self.sent if target == address and isinstance(message, kind)]
-
-    @property
-    def version(self) -> int:
-        return self.core.state.version
-
-    @property
-    def tail(self) -> int:
-        return self.core.state.topics[TOPIC].hwm
+from varlog.core.store import Put, Txn
+from varlog.types import GLSN, Epoch, StorageNodeID, StreamStatus, Term, TopicID, Version
 
 
 @pytest.fixture
@@ -315,8 +220,11 @@ def test_rule14_a_trim_is_told_to_the_hosts(repository: Repository) -> None:
 
 
 def test_rule2_epochs_are_told_to_the_hosts(repository: Repository) -> None:
+    """With the end there: a replica that was not listed before can tell by it that it is complete (rule 10)."""
+    repository.cut(3)
+    repository.sent.clear()
     repository.ask(SealStream(repository.request(), ONE, Epoch(2)))
-    assert [commit.epochs for commit in repository.messages(Commit)] == [((ONE, 3),)] * 2
+    assert [commit.epochs for commit in repository.messages(Commit)] == [((ONE, 3, 3),)] * 2
 
 
 def test_ids_are_told_to_whoever_asked_for_them(repository: Repository) -> None:
@@ -517,3 +425,89 @@ def test_rule4_a_log_stream_whose_history_was_full_goes_on_when_its_cuts_are_dur
     repository.core.tick(repository.now)
     repository.rig.settle()
     assert repository.tail == SNAPSHOT_EVERY + 19
+
+
+# Bounds
+
+
+def test_rule4_cuts_held_over_all_log_streams_are_bounded(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then a log stream of which any are held gets no more, and the others go on."""
+    monkeypatch.setattr(limits, "MAX_CUTS_HELD_IN_ALL", SNAPSHOT_EVERY // 2)
+    for end in range(2, SNAPSHOT_EVERY + 10):
+        repository.cut(end)
+    held_up_at = repository.tail
+    repository.cut(SNAPSHOT_EVERY + 20)
+    assert repository.tail == held_up_at
+    repository.report(B, line(TWO, 5))
+    repository.rig.settle()
+    assert repository.core.state.streams[TWO].llsn_end == 5
+    repository.cut(SNAPSHOT_EVERY + 20, durable=repository.version)
+    repository.core.tick(repository.now)
+    repository.rig.settle()
+    assert repository.tail == SNAPSHOT_EVERY + 19
+
+
+def checkpoints(rig: SimRig) -> list[str]:
+    return list(rig.sim.keyspace.select_prefix("snapshot").kvs)
+
+
+def test_rule4_a_checkpoint_that_is_too_large_is_left_out_and_decisions_go_on(
+    repository: Repository, rig: SimRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = limits.METADATA_VALUE_BYTES
+    monkeypatch.setattr(limits, "METADATA_VALUE_BYTES", 128)
+    for end in range(2, SNAPSHOT_EVERY * 2 + 2):
+        repository.cut(end)
+    assert repository.tail == SNAPSHOT_EVERY * 2
+    assert checkpoints(rig) == []
+    successor = Repository(rig, rig.second)
+    assert successor.core.state == repository.core.state
+    successor.receive(FetchCuts(A, ONE, Version(0)))
+    assert len(successor.to("sn/1", Cuts)[-1].cuts) == SNAPSHOT_EVERY * 2, "every cut is still known"
+    monkeypatch.setattr(limits, "METADATA_VALUE_BYTES", fits)
+    for _ in range(SNAPSHOT_EVERY):
+        successor.ask(CreateStream(successor.request(), TOPIC))
+    assert checkpoints(rig) == ["snapshot"]
+    again = Repository(rig)
+    assert again.core.state == successor.core.state
+    assert again.tail == SNAPSHOT_EVERY * 2
+
+
+def test_too_many_questions_for_the_tail_at_once_are_refused(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_DECISIONS", 2)
+    for request in (5, 6, 7, 8):
+        repository.receive(GetTail(request, TOPIC))
+    assert repository.messages(Tail) == [Tail(8, errors.Busy.code)], "one is being read, two wait"
+    repository.rig.settle()
+    assert [(tail.request, tail.code) for tail in repository.messages(Tail)[1:]] == [(5, 0), (6, 0), (7, 0)]
+
+
+def test_tails_that_wait_for_a_cut_count_as_waiting(
+    repository: Repository, rig: SimRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MAX_PENDING_DECISIONS", 2)
+    rig.sim.odds.unanswered = 1.0
+    for snid in (A, B):
+        repository.report(snid, line(ONE, 3))
+    rig.sim.odds.unanswered = 0.0
+    rig.settle()
+    for request in (5, 6, 7):
+        repository.receive(GetTail(request, TOPIC))
+        rig.settle()
+    assert repository.messages(Tail) == [Tail(7, errors.Busy.code)]
+
+
+@pytest.mark.parametrize("stray", [Cuts(ONE, ()), Commit(Term(1), Version(0), Version(1), 0, (), ())])
+def test_what_a_repository_does_not_take_is_an_error(repository: Repository, stray: Message) -> None:
+    with pytest.raises(errors.InvalidArgument, match=type(stray).__name__):
+        repository.receive(stray)
+    assert repository.core.role is Role.LEADING
+    assert repository.ask(CreateTopic(repository.request(), "third", 1, 1)).code == 0
+
+
+def test_a_request_that_is_for_somebody_else_is_refused(repository: Repository) -> None:
+    assert repository.ask(GetInfo(repository.request())).code == errors.InvalidArgument.code

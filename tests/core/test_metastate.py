@@ -226,6 +226,16 @@ def test_rule4_the_history_of_a_log_stream_is_bounded() -> None:
     assert kept.full() == {ONE}
 
 
+def test_rule4_the_history_of_all_log_streams_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CUTS_HELD_IN_ALL", 4)
+    kept = CutHistory(cluster().streams, {ONE: OF_ONE, TWO: OF_ONE[:1]})
+    assert kept.full() == set()
+    kept.held[TWO] = OF_ONE
+    assert kept.full() == {ONE, TWO}, "of log stream 3 nothing is held"
+    kept.prune(lambda lsid: Version(5 if lsid == ONE else 0))
+    assert kept.full() == set()
+
+
 def test_a_checkpoint_carries_the_state_and_the_cuts_that_are_held() -> None:
     saved = Checkpoint(apply(cluster(), first_cut()), {ONE: OF_ONE})
     assert Checkpoint.decode(saved.encode()) == saved

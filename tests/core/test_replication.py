@@ -107,6 +107,28 @@ def test_M7_a_backup_that_makes_progress_is_not_given_up() -> None:
     assert not run(primary, GIVE_UP_AFTER * 3, lambda: primary.acknowledge(THIRD, next(ends)))
 
 
+def test_M7_a_cut_is_as_good_as_the_answer_that_was_lost() -> None:
+    primary = Primary()
+    primary.replicate(5)
+    primary.backups.committed(LLSN(6))
+    primary.pending.clear()
+    assert not primary.tick(GIVE_UP_AFTER * 2)
+    assert primary.sent == []
+    primary.replicate(6)
+    assert not primary.tick(GIVE_UP_AFTER), "the waiting starts with the next batch"
+    assert primary.tick(0.01)
+
+
+def test_M7_a_cut_says_nothing_of_what_is_beyond_it() -> None:
+    primary = Primary()
+    for llsn in (5, 6):
+        primary.replicate(llsn)
+    primary.backups.committed(LLSN(6))
+    primary.tick(RESEND_AFTER + 0.01)
+    assert primary.sent == [("sn/2", 6), ("sn/3", 6)]
+    assert primary.tick(GIVE_UP_AFTER)
+
+
 def test_an_answer_of_somebody_else_says_nothing() -> None:
     primary = Primary()
     primary.replicate(5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.replica import LSID, ME, OTHER, TOPIC, Replica, batch_of, cut
+from tests.core.replica import LSID, ME, OTHER, PATH, TOPIC, Replica, batch_of, cut
 from varlog import errors, limits
 from varlog.core.branches import Branch
 from varlog.core.executor import LogStreamExecutor
@@ -193,6 +193,44 @@ def test_rule5_a_node_stops_when_metadata_has_gone_back(node: Node) -> None:
     assert Branch.RULE5_METADATA_WENT_BACK in node.replica.branches
 
 
+def test_rule5_a_node_stops_when_less_is_committed_there_than_here(node: Node) -> None:
+    """The restored metadata has made new versions since, so that its number alone does not tell."""
+    node.store(1, 2)
+    node.commit(10, 12, 1, 3, hwm=2)
+    with pytest.raises(errors.ConsistencyViolation, match="restored from an older state"):
+        node.snapshot(20, end=2, hwm=1)
+    assert Branch.RULE5_METADATA_WENT_BACK in node.replica.branches
+
+
+def test_rule5_a_snapshot_older_than_a_fetched_cut_is_no_reason_to_stop(node: Node) -> None:
+    node.store(1, 2)
+    node.snapshot(20, end=3, hwm=2)
+    node.receive(Cuts(LSID, (cut(1, 2, version=15), cut(2, 3, version=25))))
+    node.snapshot(22, end=2, hwm=1)
+    assert node.replica.ends == (3, 3, 3)
+
+
+def test_rule10_a_commit_that_lists_an_epoch_lists_the_end() -> None:
+    """A replica that was registered after the node's snapshot is in none: the commits alone put it in step."""
+    replica = Replica().run()
+    fresh = StorageNode(ME, 1, replica.send, replica.branches.append)
+    fresh.on_message("mr", Snapshot(Term(1), Version(20), Version(0), ((int(TOPIC), 4, 0),), ()), 0.0)
+    fresh.add(replica.executor)
+    epochs = ((int(LSID), 2, 1),)
+    fresh.on_message("mr", Commit(Term(1), Version(20), Version(21), 0, (), (), epochs), 0.0)
+    fresh.on_message("mr", Commit(Term(1), Version(21), Version(22), 0, ((int(TOPIC), 4, 9),), ()), 0.0)
+    assert replica.executor.global_hwm == 9
+
+
+def test_rule10_the_end_that_is_listed_with_an_epoch_sends_a_replica_behind_for_its_cuts(node: Node) -> None:
+    node.store(1)
+    epochs = ((int(LSID), 2, 2),)
+    node.receive(Commit(Term(1), Version(10), Version(12), 0, ((int(TOPIC), 0, 1),), (), epochs))
+    assert node.executor.global_hwm == 0
+    node.tick(0.1)
+    assert ("mr", FetchCuts(ME, LSID, Version(0))) in node.sent
+
+
 def test_rule8_a_seal_sends_a_replica_that_is_behind_for_its_cuts(node: Node) -> None:
     node.store(1, 2)
     node.receive(Seal(1, LSID, Epoch(3), LLSN(3), GLSN(0)), "manager")
@@ -280,6 +318,15 @@ def test_rule5_the_version_a_node_has_seen_counts_what_its_replicas_have_stored(
 
 
 # Reads
+
+
+def damage(replica: Replica) -> None:
+    """Flip a bit of the last byte of the first stored batch."""
+    (stored,) = replica.storage.read(GLSN(1), GLSN(2), 1)
+    (name,) = [name for name in replica.disk.listdir(PATH) if name.endswith(".seg")]
+    file = replica.disk.open(f"{PATH}/{name}")
+    content = file.pread(file.size(), 0)
+    replica.disk.flip_bit(f"{PATH}/{name}", content.index(bytes(stored.batch)) + len(stored.batch) - 1)
 
 
 def test_rule10_a_read_beyond_what_is_complete_is_answered_not_yet(node: Node) -> None:
@@ -374,6 +421,44 @@ def test_a_read_that_fails_on_disk_is_answered_with_its_error(
     node.node.finish_scan(plan, error)
     (reply,) = node.replica.messages(ScanReply)
     assert (reply.code, reply.first, reply.batches) == (error.code, first, ())
+
+
+@pytest.mark.parametrize("sealed", [False, True], ids=["running", "sealed"])
+def test_rule15_a_replica_that_reads_damage_is_in_need_of_repair_and_never_sealed(node: Node, sealed: bool) -> None:
+    node.store(1, 2)
+    node.commit(10, 11, 1, 3, hwm=2)
+    if sealed:
+        node.receive(Seal(1, LSID, Epoch(3), LLSN(3), GLSN(0)), "manager")
+    node.replica.sync()
+    assert node.replica.state == ("SEALED 3" if sealed else "RUNNING 2")
+    node.node.flush(node.now)
+    node.sent.clear()
+    damage(node.replica)
+    node.scan(1)
+    (plan,) = node.node.reads
+    with pytest.raises(errors.Corrupt) as found:
+        node.replica.storage.read(plan.scan.glsn_begin, plan.glsn_end, plan.scan.max_bytes)
+    node.node.finish_scan(plan, found.value)
+    assert node.replica.messages(ScanReply)[0].code == errors.Corrupt.code
+    assert node.replica.state.startswith("SEALING")
+    assert Branch.RULE15_CORRUPTION in node.replica.branches
+    node.node.flush(node.now)
+    assert node.replica.messages(Report)[-1].lines[0][5] is False
+    node.receive(Seal(2, LSID, Epoch(5), LLSN(3), GLSN(0)), "manager")
+    assert node.replica.messages(ReplicaReply)[-1].code == errors.Poisoned.code
+    assert node.replica.state.startswith("SEALING")
+
+
+def test_rule15_a_replica_that_reads_damage_while_it_is_behind_is_not_sealed_by_cuts(node: Node) -> None:
+    node.store(1, 2)
+    node.commit(10, 11, 1, 2, hwm=1)
+    node.receive(Seal(1, LSID, Epoch(3), LLSN(3), GLSN(0)), "manager")
+    node.replica.sync()
+    node.scan(1)
+    (plan,) = node.node.reads
+    node.node.finish_scan(plan, errors.Corrupt("bad", segment="s", offset=0))
+    node.receive(Cuts(LSID, (cut(2, 3, version=12),)))
+    assert (node.replica.state, node.executor.committed_end) == ("SEALING 3", 2)
 
 
 # What is not for it, or not whole

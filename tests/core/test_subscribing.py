@@ -217,6 +217,49 @@ def test_nothing_is_refreshed_while_there_is_nothing_to_read() -> None:
     assert not bench.wants_metadata()
 
 
+def test_L6_a_new_log_stream_is_heard_of_although_the_known_one_is_silent() -> None:
+    """Sealed, it would stay silent for as long as it is: no position beyond it is ever told of there."""
+    bench = Bench(stream(1))
+    bench.pass_time(REFRESH_EVERY / 2)
+    bench.refuse(1, errors.NotYet)
+    bench.pass_time(REFRESH_EVERY / 2)
+    assert not bench.wants_metadata()
+    bench.pass_time(0.1)
+    assert bench.wants_metadata()
+    bench.learn(stream(1), stream(2, last_glsn=2), hwm=2)
+    bench.answer(2, stored(1, 2), complete_to=2)
+    assert bench.delivered == [(1, 2)]
+
+
+def test_L6_a_replica_that_does_not_answer_makes_it_refresh_metadata() -> None:
+    bench = Bench(stream(1))
+    bench.pass_time(READ_TIMEOUT)
+    assert not bench.wants_metadata()
+    bench.pass_time(0.1)
+    assert bench.wants_metadata()
+
+
+def test_metadata_is_refreshed_once_in_a_while_however_many_answers_are_of_no_use() -> None:
+    bench = Bench(stream(1))
+    refreshed = 0
+    for _ in range(100):
+        bench.refuse(1, errors.NotYet)
+        bench.pass_time(ASK_AGAIN)
+        if bench.wants_metadata():
+            refreshed += 1
+            bench.learn(stream(1))
+    assert len(bench.sent) == 101
+    assert 1 < refreshed <= 100 * ASK_AGAIN / REFRESH_EVERY
+
+
+def test_metadata_that_was_refreshed_answers_for_what_was_of_no_use_before() -> None:
+    bench = Bench(stream(1))
+    bench.refuse(1, errors.NotYet)
+    bench.learn(stream(1))
+    bench.pass_time(REFRESH_EVERY + 0.1)
+    assert not bench.wants_metadata()
+
+
 def test_it_ends_at_its_end_position() -> None:
     bench = Bench(stream(1), begin=2, end=5)
     bench.answer(1, stored(1, 3), stored(4, 3), stored(7, 1), complete_to=7)
