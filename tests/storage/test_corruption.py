@@ -369,3 +369,36 @@ def test_opening_any_garbage_raises_nothing_but_typed_errors(path: str, begin: i
     list(storage.scrub())
     with suppress(VarlogError):
         storage.read(GLSN(1), GLSN(EVERYTHING), EVERYTHING)
+
+
+def test_rule15_damage_found_by_a_read_is_remembered_over_a_restart() -> None:
+    image, _ = a_log(trimmed=False)
+    path = min(path for path in files_of(image) if path.endswith(".seg"))
+    offset = image.files[path].data.index(b"VLRB") + 80
+    disk = flipped(image, path, offset, 0)
+    storage = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+    assert storage.recovered.corruption is None, "opening does not look into closed segments"
+    with pytest.raises(Corrupt) as found:
+        storage.read(GLSN(1), GLSN(EVERYTHING), EVERYTHING)
+    storage.condemn(found.value)
+    storage.condemn(found.value)
+    disk.power_loss(random.Random(1))
+    again = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES)).recovered.corruption
+    assert again is not None
+    assert (again.segment, again.offset) == (found.value.segment, found.value.offset)
+
+
+def test_rule15_a_condemnation_counts_whatever_it_says() -> None:
+    image, _ = a_log()
+    disk = SimDisk.from_image(image)
+    disk.create(f"{PATH}/condemned").close()
+    assert LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES)).recovered.corruption is not None
+
+
+def test_a_disk_that_cannot_take_a_condemnation_poisons_the_log() -> None:
+    image, _ = a_log()
+    disk = SimDisk.from_image(image)
+    storage = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+    disk.set_free_bytes(0)
+    storage.condemn(Corrupt("a damaged frame", segment="some.seg", offset=8))
+    assert storage.poisoned

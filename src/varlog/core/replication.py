@@ -51,10 +51,13 @@ class Backups:
         self._epoch = epoch
         self._send = send
         self._end = end
+        self._now = now
+        """As of the last look at the clock, a fraction of a second ago at most."""
         self._backups = {snid: _Backup(end, now) for snid in snids}
 
     def replicate(self, batch: Replicable, now: float) -> None:
         """Send a new batch to every backup."""
+        self._now = now
         message = self._message(batch)
         for snid, backup in self._backups.items():
             if backup.durable_end == self._end:  # nothing was outstanding: the waiting starts here
@@ -77,9 +80,11 @@ class Backups:
         for backup in self._backups.values():
             backup.received_end = max(backup.received_end, llsn_end)
             backup.durable_end = max(backup.durable_end, llsn_end)
+            backup.heard = self._now
 
     def tick(self, outstanding: Iterable[Replicable], now: float) -> bool:
         """Send again what is overdue. True if a backup has been silent for too long."""
+        self._now = now
         for snid, backup in self._backups.items():
             if backup.durable_end >= self._end:
                 continue

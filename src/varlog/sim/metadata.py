@@ -169,6 +169,8 @@ class MetadataHost:
             return
         try:
             self.repository.on_message(source, message, self.process.clock())
+        except errors.InvalidArgument as error:
+            self.process.world.trace("stray message", self.process, str(error))
         except errors.VarlogError as error:
             self._stop(error)
 

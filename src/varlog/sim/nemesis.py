@@ -100,7 +100,7 @@ class Profile:
     """Of the network, all through the fault phase."""
 
 
-_LOSSY: Final = Conditions(mean_delay=0.002, loss=0.02, duplicate=0.02, reorder=0.5, stall=0.01, stall_seconds=2.0)
+_LOSSY: Final = Conditions(mean_delay=0.002, loss=0.02, duplicate=0.06, reorder=0.5, stall=0.01, stall_seconds=2.0)
 _CRASHES: Final = {
     Fault.KILL: 4.0,
     Fault.POWER_LOSS: 4.0,

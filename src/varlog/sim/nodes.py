@@ -175,6 +175,8 @@ class StorageNodeHost:
         except errors.ConsistencyViolation as error:
             self._stop(error)
             return
+        except errors.InvalidArgument as error:
+            self.process.world.trace("stray message", self.process, str(error))
         self._settle()
 
     def _add_log_stream(self, source: str, message: AddLogStream) -> None:
@@ -258,6 +260,8 @@ class StorageNodeHost:
         try:
             stored = storage.read(plan.scan.glsn_begin, plan.glsn_end, plan.scan.max_bytes)
         except errors.VarlogError as error:
+            if isinstance(error, errors.Corrupt):
+                storage.condemn(error)
             self.node.finish_scan(plan, error)
             return
         lines: list[StoredLine] = [

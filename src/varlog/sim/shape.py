@@ -55,7 +55,7 @@ class Shape:
             lost_node=replication_factor > 1 and not lying_disk and rng.random() < 0.15,
             old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
-            operator_seals=rng.choice((0, 3, 10, 30)),
+            operator_seals=rng.choice((0, 5, 15, 40)),
             outsider=nodes > replication_factor and rng.random() < 0.3,
         )
 

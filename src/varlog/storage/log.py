@@ -46,7 +46,7 @@ from varlog.storage.directory import error_of, lock_directory, open_or_create, t
 from varlog.storage.files import Buffer, File, FileSystem, Lock
 from varlog.storage.format import FrameKind, Members, TrimRecord
 from varlog.storage.group import CloseSegment, StartSegment, Trim, WriteGroup
-from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, LogFiles, publish
+from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, LogFiles, publish
 from varlog.storage.options import StorageOptions
 from varlog.storage.reader import LogReader, StoredBatch, committed_end
 from varlog.storage.recovery import Recovered, Recovery
@@ -476,6 +476,16 @@ class LogStreamStorage:
             if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
                 raise Trimmed(self._trim_glsn + 1) from None
             raise
+
+    def condemn(self, found: Corrupt) -> None:
+        """Remember damage that a read or scrub has found, so that the replica is not taken for sound when it is opened
+        again: opening does not look into closed segments (rule 15)."""
+        if self._fs.exists(f"{self._path}/{CONDEMNED_NAME}"):
+            return
+        try:
+            publish(self._fs, self._path, CONDEMNED_NAME, f"{found.offset} {found.segment}".encode()).close()
+        except OSError:
+            self.poisoned = True  # what cannot even be written down is not written on
 
     def scrub(self) -> Iterator[Corrupt]:
         """Read and check every byte of every file written so far; yields what is damaged."""

@@ -23,6 +23,8 @@ from varlog.storage.group import AppendFrames, CloseSegment, StartSegment, Trim,
 LOCK_NAME = "lock"
 MARK_NAME = "synced"
 TRIM_NAME = "lwm"
+CONDEMNED_NAME = "condemned"
+"""Says that damage was found; a replica that has it is corrupt until it is repaired, whatever a later open looks at."""
 UNFINISHED = ".tmp"
 
 

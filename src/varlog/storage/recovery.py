@@ -32,7 +32,7 @@ from varlog.storage import format as fmt
 from varlog.storage import trim
 from varlog.storage.files import File, FileSystem
 from varlog.storage.format import FrameKind, Mark, TrimRecord
-from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, UNFINISHED, publish
+from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, UNFINISHED, publish
 from varlog.storage.reader import LogReader
 from varlog.storage.replay import Replay, UncommittedBatch, uncommitted_batch
 from varlog.storage.scan import FrameScan, Remains, remains
@@ -147,6 +147,8 @@ class Recovery:
         except Corrupt as e:
             self.corruption = self.corruption or e
             self._apply_floors()
+        if self.corruption is None and CONDEMNED_NAME in self._names:
+            self.corruption = self._condemned()
         state = self.state
         if self.corruption is not None:
             state.end = state.committed_end
@@ -179,6 +181,16 @@ class Recovery:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
+
+    def _condemned(self) -> Corrupt:
+        """What was found damaged before. The file's being there is what counts, whatever it says."""
+        file = self._fs.open(self._path(CONDEMNED_NAME))
+        try:
+            said = file.pread(limits.KIB, 0).decode(errors="replace").split(" ", 1)
+        finally:
+            file.close()
+        offset, segment = said if len(said) == 2 and said[0].isdecimal() else ("0", CONDEMNED_NAME)
+        return Corrupt("damage found earlier", segment=segment, offset=int(offset))
 
     def _survey(self) -> None:
         found = sorted(
