@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from operator import attrgetter
 from random import Random
@@ -37,6 +37,7 @@ from varlog.sim.coverage import Coverage
 from varlog.sim.disk import DiskFault, SimDisk
 from varlog.sim.evidence import (
     CommittedBatch,
+    Durability,
     Evidence,
     Frame,
     Frames,
@@ -82,11 +83,12 @@ class ClusterNetwork(Network):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.repositories: Sequence[str] = ()
-        self.cuts: set[Range] = set()
+        self.told: Callable[[Range], None]
 
     def send(self, source: Process, address: str, message: object) -> None:
         if isinstance(message, Commit):
-            self.cuts.update(message.ranges)
+            for cut in message.ranges:
+                self.told(cut)
         if address == METADATA_REPOSITORY:
             for repository in self.repositories:
                 super().send(source, repository, message)
@@ -102,6 +104,8 @@ class Cluster:
         self.shape = shape
         self.network = ClusterNetwork(world)
         self.branches: Counter[Enum] = Counter()
+        self.network.told = self._told
+        self.durability = Durability()
         self.frames = Frames()
         self.history = History(lambda: world.now)
         self._shared = Shared(self.network, self.history, self._observe)
@@ -123,6 +127,15 @@ class Cluster:
     def _observe(self, branch: Enum) -> None:
         self.branches[branch] += 1
 
+    def _told(self, cut: Range) -> None:
+        for repository in self.repositories:
+            if (
+                repository.leads
+                and (stream := repository.repository.state.streams.get(LogStreamID(cut[0]))) is not None
+            ):
+                self.durability.told(cut, [node_address(snid) for snid in stream.replicas])
+                return
+
     def _make_store(self) -> SimStore | None:
         if self.shape.repositories == 1:
             return None
@@ -135,7 +148,7 @@ class Cluster:
             disk.lies = self._lies
         options = StorageOptions(segment_bytes=self.shape.segment_bytes)
         return StorageNodeHost(
-            process, self.network, disk, snid, self.frames, self._observe, options, self._dedup_table
+            process, self.network, disk, snid, self.frames, self.durability, self._observe, options, self._dedup_table
         )
 
     def _dedup_table(self) -> DedupTable:
@@ -325,7 +338,7 @@ class Cluster:
             ends = {int(s.lsid): int(s.llsn_end) for s in state.streams.values()}
             topics = {int(t.tpid): TopicState(t.hwm, t.trim, ends) for t in state.topics.values()}
         replicas = [dump for node in self.nodes for dump in self._dump(node)]
-        return Evidence(self.history, topics, replicas, self.frames, self._decided(), liveness)
+        return Evidence(self.history, topics, replicas, self.frames, self.durability, self._decided(), liveness)
 
     def _decided(self) -> list[Sighting]:
         """Every cut that was told, joined with every batch that was stored."""
@@ -333,7 +346,7 @@ class Cluster:
         for frame in sorted(self.frames.seen):
             frames[frame.lsid, frame.epoch].append(frame)
         decided = []
-        for lsid, epoch, llsn_begin, glsn_begin, count in sorted(self.network.cuts):
+        for lsid, epoch, llsn_begin, glsn_begin, count in self.durability.cuts:
             stored = frames[lsid, epoch]
             at = bisect_left(stored, llsn_begin, key=attrgetter("llsn"))
             while at < len(stored) and stored[at].llsn < llsn_begin + count:

@@ -81,6 +81,37 @@ class Frames:
         self.seen.setdefault(Frame(lsid, epoch, llsn, entries, content), where)
 
 
+class Durability:
+    """How far each replica has synced each epoch's batches, and which cuts were told before all had."""
+
+    def __init__(self) -> None:
+        self._ends: dict[tuple[int, int, str], int] = {}
+        self._told: set[tuple[int, ...]] = set()
+        self.early: list[str] = []
+
+    def synced(self, lsid: int, epoch: int, llsn_end: int, node: str) -> None:
+        """A node has synced a log stream's batches of an epoch up to there."""
+        key = (lsid, epoch, node)
+        self._ends[key] = max(self._ends.get(key, 0), llsn_end)
+
+    def told(self, cut: tuple[int, int, int, int, int], nodes: Sequence[str]) -> None:
+        """Somebody was told that (lsid, epoch, llsn_begin, glsn_begin, count) is committed; these nodes are the set."""
+        if cut in self._told:
+            return
+        self._told.add(cut)
+        lsid, epoch, llsn_begin, _, count = cut
+        for node in nodes:
+            end = self._ends.get((lsid, epoch, node), 0)
+            if end < llsn_begin + count:
+                what = f"log stream {lsid}, epoch {epoch}, LLSN {llsn_begin} to {llsn_begin + count}"
+                self.early.append(f"{what} was committed when {node} had synced it to {end}")
+
+    @property
+    def cuts(self) -> list[tuple[int, ...]]:
+        """Every cut that was ever told, in order of log stream, epoch and LLSN."""
+        return sorted(self._told)
+
+
 @dataclass(frozen=True)
 class LivenessPhase:
     """The last part of a run, when nothing was broken any more."""
@@ -123,6 +154,7 @@ class Evidence:
     topics: Mapping[int, TopicState]
     replicas: Sequence[ReplicaDump]
     frames: Frames = field(default_factory=Frames)
+    durability: Durability = field(default_factory=Durability)
     decided: Sequence[Sighting] = ()
     """What cuts have committed, also where it was trimmed since or its replicas are down."""
     liveness: LivenessPhase | None = None

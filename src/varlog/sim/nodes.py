@@ -19,7 +19,7 @@ from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import AddLogStream, Message, ReplicaReply, StoredLine
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.sim.disk import SimDisk
-from varlog.sim.evidence import Frames
+from varlog.sim.evidence import Durability, Frames
 from varlog.sim.network import Network
 from varlog.sim.process import Process
 from varlog.storage.group import WriteGroup
@@ -74,6 +74,7 @@ class StorageNodeHost:
         disk: SimDisk,
         snid: StorageNodeID,
         frames: Frames,
+        durability: Durability,
         observe: Observe,
         options: StorageOptions,
         dedup: Callable[[], DedupTable],
@@ -83,6 +84,7 @@ class StorageNodeHost:
         self.snid = snid
         self._network = network
         self._frames = frames
+        self._durability = durability
         self._observe = observe
         self._rng = process.world.rng(f"disk of {process.name}")
         self._options = replace(options, nonce=self._nonce)
@@ -135,6 +137,8 @@ class StorageNodeHost:
         storage.snapshot_source = executor.dedup.snapshot
         recovered = storage.recovered
         executor.recover(recovered, healthy=recovered.corruption is None)
+        for b in recovered.uncommitted:
+            self._durability.synced(lsid, b.epoch, b.llsn + b.count, self.process.name)
         if recovered.torn_tail:
             self._observe(Branch.RULE15_TORN_TAIL)
         if recovered.corruption is not None:
@@ -247,6 +251,7 @@ class StorageNodeHost:
             last = None
             if group.last_epoch is not None and group.last_llsn_end is not None:
                 last = (group.last_epoch, group.last_llsn_end)
+                self._durability.synced(lsid, *last, self.process.name)
             self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
         self._settle()
 

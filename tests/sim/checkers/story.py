@@ -16,7 +16,16 @@ import math
 from dataclasses import replace
 
 from varlog.sim.checkers import CHECKERS
-from varlog.sim.evidence import CommittedBatch, Evidence, Frames, LivenessPhase, ReplicaDump, Sighting, TopicState
+from varlog.sim.evidence import (
+    CommittedBatch,
+    Durability,
+    Evidence,
+    Frames,
+    LivenessPhase,
+    ReplicaDump,
+    Sighting,
+    TopicState,
+)
 from varlog.sim.history import History, Kind, Operation, Outcome
 
 TOPIC = 1
@@ -32,6 +41,7 @@ class Story:
         self.replicas: list[ReplicaDump] = []
         self.topics: dict[int, TopicState] = {}
         self.frames = Frames()
+        self.durability = Durability()
         self.decided: list[Sighting] = []
         self.liveness: LivenessPhase | None = None
 
@@ -67,7 +77,7 @@ class Story:
 
     def evidence(self) -> Evidence:
         history = History(lambda: math.inf, self.operations)
-        return Evidence(history, self.topics, self.replicas, self.frames, self.decided, self.liveness)
+        return Evidence(history, self.topics, self.replicas, self.frames, self.durability, self.decided, self.liveness)
 
     def complaints(self, checker: str) -> str:
         """What one checker says, in one string; empty if it is content."""
