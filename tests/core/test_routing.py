@@ -65,13 +65,3 @@ def test_equal_affinities_choose_alike_and_different_ones_spread() -> None:
     chosen = [routing.choose(TOPIC, affinity) for affinity in range(6)]
     assert [s.lsid for s in chosen if s is not None] == [1, 2, 3, 1, 2, 3]
     assert routing.choose(TOPIC, 4) == routing.choose(TOPIC, 4)
-
-
-def test_what_is_to_be_avoided_is_chosen_only_if_there_is_nothing_else() -> None:
-    routing = Routing()
-    routing.update(metadata(1, stream(1), stream(2), stream(3, SEALED)))
-    chosen = {s.lsid for a in range(4) if (s := routing.choose(TOPIC, a, avoid={LogStreamID(1)})) is not None}
-    assert chosen == {2}
-    everything = {LogStreamID(1), LogStreamID(2), LogStreamID(3)}
-    chosen = {s.lsid for a in range(4) if (s := routing.choose(TOPIC, a, avoid=everything)) is not None}
-    assert chosen == {1, 2}

@@ -571,11 +571,6 @@ class LogStreamExecutor:
         """Cuts are missing here: the node should fetch them (rule 8)."""
         return self.healthy and self.seal_point is not None and self.committed_end < self.seal_point
 
-    @property
-    def outstanding(self) -> bool:
-        """Something waits for a backup: `tick` has work."""
-        return self._backups is not None and bool(self._pending)
-
     def report_line(self) -> ReportLine:
         return (self.lsid, self.epoch, self.durable_version, self.committed_end, self.durable_end, self.healthy)
 

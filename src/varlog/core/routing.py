@@ -6,8 +6,6 @@ answer and asks for it to be renewed.
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 from varlog.core.messages import Metadata, StreamInfo, TopicInfo
 from varlog.types import GLSN, LogStreamID, StreamStatus, TopicID, Version
 
@@ -52,12 +50,11 @@ class Routing:
         """The log streams whose entries make up a topic, by LSID."""
         return sorted((s for s in self._streams.values() if s.tpid == tpid), key=lambda s: s.lsid)
 
-    def choose(self, tpid: TopicID, affinity: int, avoid: Container[LogStreamID] = ()) -> StreamInfo | None:
+    def choose(self, tpid: TopicID, affinity: int) -> StreamInfo | None:
         """A log stream that takes appends. Equal affinities choose alike while nothing changes, so that an appender
         stays where it is; different ones spread."""
-        open_streams = [s for s in self.streams(tpid) if s.status in _TAKES_APPENDS]
-        preferred = [s for s in open_streams if s.lsid not in avoid] or open_streams
-        return preferred[affinity % len(preferred)] if preferred else None
+        open_streams = [stream for stream in self.streams(tpid) if takes_appends(stream)]
+        return open_streams[affinity % len(open_streams)] if open_streams else None
 
 
 def takes_appends(stream: StreamInfo) -> bool:
