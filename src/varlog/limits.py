@@ -40,6 +40,7 @@ DEDUP_SEQUENCES: Final = 65536
 """Over all writers of a log stream; beyond it the writers silent for longest, by log position, are forgotten."""
 
 # Metadata repository
+MAX_NODES: Final = 1024
 MAX_TOPICS: Final = 4096
 MAX_LOG_STREAMS: Final = 16384
 MAX_REPLICAS: Final = 7

@@ -75,7 +75,7 @@ class Replica:
         self.executor = LogStreamExecutor(snid, TOPIC, LSID, self.storage, self.send, self.branches.append, dedup)
         self.storage.snapshot_source = self.executor.dedup.snapshot
         recovered = self.storage.recovered
-        self.executor.recover(recovered, healthy=recovered.corruption is None)
+        self.executor.recover(recovered, recovered.corruption)
 
     def send(self, address: str, message: Message) -> None:
         self.sent.append((address, message))

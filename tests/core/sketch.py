@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from varlog.core.messages import Metadata, StreamInfo, TopicInfo
+from varlog.core.messages import Metadata, NodeInfo, StreamInfo, TopicInfo
 from varlog.types import (
     GLSN,
     LLSN,
@@ -41,7 +41,7 @@ def stream(
 
 
 def metadata(version: int, *streams: StreamInfo, hwm: int = 0, trim: int = 0) -> Metadata:
-    nodes = sorted({snid for s in streams for snid in s.replicas})
+    nodes = [NodeInfo(snid) for snid in sorted({snid for s in streams for snid in s.replicas})]
     topics = tuple(
         TopicInfo(tpid, f"topic {tpid}", GLSN(hwm), GLSN(trim)) for tpid in sorted({s.tpid for s in streams})
     )

@@ -12,15 +12,20 @@ from varlog.core import metastate as m
 from varlog.core.decisions import ALREADY, Already, decide
 from varlog.core.messages import (
     AbortStream,
+    AnnounceNode,
     CreateStream,
     CreateTopic,
+    DeleteTopic,
     GetMetadata,
     Message,
+    RegisterManager,
     RegisterNode,
     RegisterStream,
     RunStream,
     SealStream,
     TrimTopic,
+    UnregisterNode,
+    UnregisterStream,
     UnsealStream,
 )
 from varlog.core.metastate import AnyEntry, Cut, MetadataState, Stream, Topic
@@ -86,6 +91,12 @@ GRANTED: dict[str, tuple[Message, AnyEntry]] = {
     "that cuts count it again": (run(UNSEALING, 2), m.StreamRunning(UNSEALING, Epoch(2))),
     "a trim": (trim(4), m.Trimmed(TOPIC, GLSN(4))),
     "a trim of everything": (trim(5), m.Trimmed(TOPIC, GLSN(5))),
+    "another address of a node": (AnnounceNode(1, SET[0], "b:1", ("/v",)), m.NodeRegistered(SET[0], "b:1", ("/v",))),
+    "that a node without replicas goes": (UnregisterNode(1, StorageNodeID(4)), m.NodeUnregistered(StorageNodeID(4))),
+    "the manager's address": (RegisterManager(1, "c:1"), m.ManagerRegistered("c:1")),
+    "the end of a topic": (DeleteTopic(1, TOPIC), m.TopicDeleted(TOPIC)),
+    "the end of a sealed log stream without entries": (UnregisterStream(1, SEALED), m.StreamUnregistered(SEALED)),
+    "the end of one that was never registered": (UnregisterStream(1, ABORTED), m.StreamUnregistered(ABORTED)),
 }
 
 ALREADY_SO: dict[str, Message] = {
@@ -99,6 +110,11 @@ ALREADY_SO: dict[str, Message] = {
     "the same registration of one that runs": register(RUNNING, 1, 2, 3),
     "one that was aborted": AbortStream(1, ABORTED),
     "a trim of nothing": trim(0),
+    "the address a node has": AnnounceNode(1, StorageNodeID(1), "", ()),
+    "that an unknown node goes": UnregisterNode(1, StorageNodeID(9)),
+    "the address the manager has": RegisterManager(1, ""),
+    "the end of a topic that is gone": DeleteTopic(1, TopicID(7)),
+    "the end of a log stream that is gone": UnregisterStream(1, NOBODY),
 }
 
 REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
@@ -145,6 +161,11 @@ REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
     "running what is not there": (run(NOBODY, 2), errors.UnknownLogStream),
     "trimming beyond the tail": (trim(6), errors.InvalidArgument),
     "trimming no topic": (trim(1, tpid=7), errors.UnknownTopic),
+    "a known node at another address": (RegisterNode(1, StorageNodeID(1), "b:1"), errors.AlreadyExists),
+    "the address of an unknown node": (AnnounceNode(1, StorageNodeID(9), "b:1", ()), errors.UnknownNode),
+    "that a node with replicas goes": (UnregisterNode(1, StorageNodeID(1)), errors.Conflict),
+    "the end of a log stream that runs": (UnregisterStream(1, RUNNING), errors.Conflict),
+    "the end of a log stream that will run": (UnregisterStream(1, UNSEALING), errors.Conflict),
     "what is no request for a decision": (GetMetadata(1), errors.InvalidArgument),
 }
 
@@ -242,3 +263,12 @@ def test_the_number_of_log_streams_per_node_is_limited() -> None:
     with pytest.raises(errors.LimitExceeded, match="storage node 4"):
         decide(state, register(CREATING, 1, 2, 4))
     assert decide(state, register(CREATING, 1, 2, 3)) == m.StreamRegistered(CREATING, nodes(1, 2, 3))
+
+
+def test_a_log_stream_that_holds_entries_goes_only_after_they_are_trimmed() -> None:
+    state = cluster()
+    state.apply(Version(state.version + 1), m.StreamSealed(RUNNING, Epoch(3)))
+    with pytest.raises(errors.Conflict, match="trim"):
+        decide(state, UnregisterStream(1, RUNNING))
+    state.apply(Version(state.version + 1), m.Trimmed(TOPIC, GLSN(5)))
+    assert decide(state, UnregisterStream(1, RUNNING)) == m.StreamUnregistered(RUNNING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.replica import LSID, ME, OTHER, THIRD, Replica, cut
-from varlog import limits
+from varlog import errors, limits
 from varlog.core.branches import Branch
 from varlog.core.dedup import DedupTable
 from varlog.core.messages import AppendReply, Replicate, ReplicateAck
@@ -393,8 +393,8 @@ def test_rule19_a_restarted_replica_that_was_not_sealed_tells_nothing() -> None:
 def test_M8_a_failed_replica_tells_no_fate() -> None:
     replica = Replica().run()
     replica.append(1)
-    replica.executor.on_failed()
-    assert replica.answer(replica.append(1, epoch=1)) == "Sealed"
+    replica.executor.on_failed(errors.Poisoned.code)
+    assert replica.answer(replica.append(1, epoch=1)) == "Poisoned"
 
 
 def test_a_cut_of_an_epoch_to_come_is_left_for_later() -> None:

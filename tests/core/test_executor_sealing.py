@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.core.replica import ME, OTHER, THIRD, Replica
+from varlog import errors
 from varlog.core.branches import Branch
 from varlog.core.messages import ReplicaReply
 from varlog.errors import ConsistencyViolation
@@ -280,10 +281,10 @@ def test_a_replica_that_missed_a_whole_epoch_is_behind_at_the_next_seal() -> Non
 
 def test_M8_a_failed_write_seals_the_replica_for_good() -> None:
     replica = running(committed=1, stored=2)
-    replica.executor.on_failed()
+    replica.executor.on_failed(errors.Poisoned.code)
     assert replica.state == "SEALING 2"
     assert replica.executor.report_line()[5] is False
-    assert replica.answer(replica.append(3)) == "Sealed"
+    assert replica.answer(replica.append(3)) == "Poisoned"
     assert replica.reply(replica.seal(3, 3)) == "Poisoned"
     assert not replica.commit(2, 3)
     assert replica.ends == (2, 3, 3)
@@ -294,7 +295,7 @@ def test_M8_who_waits_for_a_promise_is_told_that_it_failed() -> None:
     requests = [replica.seal(3, 2), replica.seal(3, 2, source="another manager")]
     assert replica.state == "SEALED 3"
     group = replica.write()
-    replica.executor.on_failed()
+    replica.executor.on_failed(errors.Poisoned.code)
     assert [replica.reply(request) for request in requests] == ["Poisoned", "Poisoned"]
     assert replica.state == "SEALING 3"
     replica.synced(group)
@@ -309,5 +310,5 @@ def test_rule15_a_corrupt_replica_is_never_sealed() -> None:
     replica = replica.restarted()
     assert replica.storage.corruption is not None
     assert not replica.executor.healthy
-    assert replica.reply(replica.seal(3, 3)) == "Poisoned"
+    assert replica.reply(replica.seal(3, 3)) == "Corrupt"
     assert replica.state.startswith("SEALING")

@@ -69,7 +69,7 @@ def first_cut(time: int = 10) -> Cut:
 def test_a_cluster_is_registered_entry_by_entry() -> None:
     state = cluster()
     assert state.version == 16
-    assert state.nodes == [1, 2]
+    assert sorted(state.nodes) == [1, 2]
     assert (state.next_tpid, state.next_lsid) == (3, 4)
     stream = state.streams[TWO]
     assert (stream.status, stream.epoch, stream.replicas, stream.primary) == (StreamStatus.RUNNING, 2, NODES, 2)
@@ -158,7 +158,8 @@ def test_the_same_entries_give_the_same_state() -> None:
 
 def test_every_kind_of_entry_survives_encoding() -> None:
     entries = [m.NodeRegistered(NODES[0]), m.TopicCreated(TOPIC, "a", 3, 2), *running(ONE, TOPIC), m.StreamAborted(TWO)]
-    entries += [m.StreamSealed(ONE, Epoch(3)), m.Trimmed(TOPIC, GLSN(9)), first_cut()]
+    entries += [m.StreamSealed(ONE, Epoch(3)), m.Trimmed(TOPIC, GLSN(9)), first_cut(), m.ManagerRegistered("host:1")]
+    entries += [m.StreamUnregistered(ONE), m.TopicDeleted(TOPIC), m.NodeUnregistered(NODES[0])]
     assert [m.decode_entry(m.encode_entry(entry)) for entry in entries] == entries
     assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
 
@@ -279,3 +280,24 @@ def test_malformed_metadata_is_refused_as_such(data: bytes) -> None:
     for decode in (Checkpoint.decode, m.decode_entry):
         with pytest.raises(MalformedMetadata):
             decode(data)
+
+
+# What is taken out
+
+
+def test_a_deleted_topic_takes_its_log_streams_with_it_and_their_ids_are_not_given_again() -> None:
+    state = cluster()
+    before = state.next_tpid, state.next_lsid
+    apply(state, m.TopicDeleted(TOPIC))
+    assert TOPIC not in state.topics
+    assert {stream.tpid for stream in state.streams.values()} == {TopicID(2)}
+    assert (state.next_tpid, state.next_lsid) == before
+
+
+def test_the_cuts_of_an_unregistered_log_stream_are_asked_for_in_vain() -> None:
+    state = cluster()
+    made = CutHistory(state.streams, {})
+    made.add(Version(5), first_cut(time=50))
+    apply(state, m.StreamUnregistered(ONE))
+    assert made.of_stream(ONE, Version(0), 9) == []
+    assert len(made.of_stream(TWO, Version(0), 9)) == 1

@@ -445,7 +445,7 @@ def test_rule15_a_replica_that_reads_damage_is_in_need_of_repair_and_never_seale
     node.node.flush(node.now)
     assert node.replica.messages(Report)[-1].lines[0][5] is False
     node.receive(Seal(2, LSID, Epoch(5), LLSN(3), GLSN(0)), "manager")
-    assert node.replica.messages(ReplicaReply)[-1].code == errors.Poisoned.code
+    assert node.replica.messages(ReplicaReply)[-1].code == errors.Corrupt.code
     assert node.replica.state.startswith("SEALING")
 
 

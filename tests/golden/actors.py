@@ -88,7 +88,7 @@ class StorageNodeActor:
     def _serve(self, lsid: LogStreamID, storage: LogStreamStorage) -> None:
         executor = LogStreamExecutor(self.snid, TOPIC, lsid, storage, self._send, self._observe)
         storage.snapshot_source = executor.dedup.snapshot
-        executor.recover(storage.recovered, healthy=storage.recovered.corruption is None)
+        executor.recover(storage.recovered, storage.recovered.corruption)
         if storage.recovered.dropped_commit:
             self._observe(Branch.B10_PARTIAL_COMMIT)
         self._storages[lsid] = storage

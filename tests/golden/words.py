@@ -76,7 +76,7 @@ def _content(sent: Message) -> str:
             return f"ls {sent.lsid}: {_append_reply(sent)}"
         case Replicate(lsid, epoch, llsn, _, data):
             end = llsn + batch.peek_header(data).count
-            return f"ls {lsid} epoch {epoch}: LLSN {span(llsn, end)} {entries(data)}"
+            return f"ls {lsid} epoch {epoch}: LLSN {span(llsn, end)} {entries(bytes(data))}"
         case ReplicateAck(lsid, _, epoch, accepted, received, durable):
             has = f"has all to LLSN {received - 1}, durable to {durable - 1}"
             return f"ls {lsid} epoch {epoch}: {has}" if accepted else f"ls {lsid} epoch {epoch}: does not follow"
@@ -101,7 +101,9 @@ def _scan_reply(reply: ScanReply) -> str:
         return f"not yet; complete to GLSN {reply.complete_to}"
     if reply.code:
         return error_name(reply.code)
-    told = [f"GLSN {span(glsn, glsn + count)} {entries(data)}" for glsn, _, count, _, _, _, data in reply.batches]
+    told = [
+        f"GLSN {span(glsn, glsn + count)} {entries(bytes(data))}" for glsn, _, count, _, _, _, data in reply.batches
+    ]
     return f"{', '.join(told) or 'nothing'}; complete to GLSN {reply.complete_to}"
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from varlog import errors
 from varlog.batch import BatchHeader
 from varlog.core import invariants, tally
 from varlog.core.dedup import DedupTable, Fate, Record
@@ -171,8 +172,8 @@ def _restarted_primary_runs_on(patch: pytest.MonkeyPatch) -> None:
     """A restarted primary goes on in its epoch, and gives LLSNs that it had given before."""
     genuine = LogStreamExecutor.recover
 
-    def recover(self: LogStreamExecutor, context: Any, *, healthy: bool) -> None:
-        genuine(self, context, healthy=healthy)
+    def recover(self: LogStreamExecutor, context: Any, damage: errors.VarlogError | None) -> None:
+        genuine(self, context, damage)
         if self.epoch % 2 == 0 and self.epoch > 0:
             self.state = RUNNING
             if self.primary == self.snid and len(self.replicas) > 1:

@@ -13,14 +13,19 @@ from varlog import errors, limits
 from varlog.core import metastate as m
 from varlog.core.messages import (
     AbortStream,
+    AnnounceNode,
     CreateStream,
     CreateTopic,
+    DeleteTopic,
     Message,
+    RegisterManager,
     RegisterNode,
     RegisterStream,
     RunStream,
     SealStream,
     TrimTopic,
+    UnregisterNode,
+    UnregisterStream,
     UnsealStream,
 )
 from varlog.core.metastate import AnyEntry, MetadataState, Stream
@@ -47,18 +52,65 @@ def decide(state: MetadataState, request: Message) -> Decision:
             return run(state, request)
         case TrimTopic():
             return trim(state, request)
-        case RegisterNode(_, snid):
-            return ALREADY if snid in state.nodes else m.NodeRegistered(snid)
         case CreateTopic():
             return create_topic(state, request)
+        case DeleteTopic(_, tpid):
+            return m.TopicDeleted(tpid) if tpid in state.topics else ALREADY
         case CreateStream():
             return create_stream(state, request)
         case RegisterStream():
             return register_stream(state, request)
+        case UnregisterStream():
+            return unregister_stream(state, request)
         case AbortStream():
             return abort_stream(state, request)
         case _:
+            return _decide_on_member(state, request)
+
+
+def _decide_on_member(state: MetadataState, request: Message) -> Decision:
+    match request:
+        case RegisterNode():
+            return register_node(state, request)
+        case AnnounceNode():
+            return announce_node(state, request)
+        case UnregisterNode():
+            return unregister_node(state, request)
+        case RegisterManager(_, address):
+            return ALREADY if state.manager == address else m.ManagerRegistered(address)
+        case _:
             raise errors.InvalidArgument(f"{type(request).__name__} is nothing to decide on")
+
+
+def register_node(state: MetadataState, request: RegisterNode) -> Decision:
+    """A node is registered once; where it is afterwards, it says itself."""
+    node = state.nodes.get(request.snid)
+    if node is None:
+        if len(state.nodes) >= limits.MAX_NODES:
+            raise errors.LimitExceeded(f"there are {limits.MAX_NODES} storage nodes already")
+        return m.NodeRegistered(request.snid, request.address, request.volumes)
+    if node.address != request.address:
+        raise errors.AlreadyExists(f"storage node {request.snid} is registered already, at {node.address}")
+    return ALREADY
+
+
+def announce_node(state: MetadataState, request: AnnounceNode) -> Decision:
+    node = state.nodes.get(request.snid)
+    if node is None:
+        raise errors.UnknownNode(f"storage node {request.snid} is not registered; add it with its address")
+    if (node.address, node.volumes) == (request.address, request.volumes):
+        return ALREADY
+    return m.NodeRegistered(request.snid, request.address, request.volumes)
+
+
+def unregister_node(state: MetadataState, request: UnregisterNode) -> Decision:
+    """A node goes only when it has nothing that the log is made of."""
+    if request.snid not in state.nodes:
+        return ALREADY
+    hosted = [stream.lsid for stream in state.streams.values() if request.snid in stream.replicas]
+    if hosted:
+        raise errors.Conflict(f"storage node {request.snid} has replicas of log streams {hosted}")
+    return m.NodeUnregistered(request.snid)
 
 
 def _stream(state: MetadataState, lsid: LogStreamID) -> Stream:
@@ -164,7 +216,19 @@ def register_stream(state: MetadataState, request: RegisterStream) -> Decision:
     for snid, count in load.items():
         if count >= limits.MAX_LOG_STREAMS_PER_NODE:
             raise errors.LimitExceeded(f"storage node {snid} has {count} log streams already")
-    return m.StreamRegistered(stream.lsid, request.replicas)
+    return m.StreamRegistered(stream.lsid, request.replicas, request.volumes)
+
+
+def unregister_stream(state: MetadataState, request: UnregisterStream) -> Decision:
+    """A log stream goes only when no reader can miss it: every entry of it is trimmed, and no append is under way."""
+    stream = state.streams.get(request.lsid)
+    if stream is None:
+        return ALREADY
+    if stream.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING):
+        raise errors.Conflict(f"log stream {stream.lsid} takes appends; seal it first")
+    if stream.last_glsn > state.topics[stream.tpid].trim:
+        raise errors.Conflict(f"log stream {stream.lsid} holds entries up to {stream.last_glsn}; trim the topic first")
+    return m.StreamUnregistered(stream.lsid)
 
 
 def abort_stream(state: MetadataState, request: AbortStream) -> Decision:

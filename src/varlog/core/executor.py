@@ -33,6 +33,7 @@ from varlog.core.messages import (
     AppendReply,
     ReplicaInfo,
     ReplicaReply,
+    ReplicaStats,
     Replicate,
     ReplicateAck,
     ReportLine,
@@ -93,6 +94,8 @@ class LogStreamExecutor:
         self.primary = StorageNodeID(0)
         self.healthy = True
         """False once its disk failed, its files are corrupt, or it holds what the log does not: it needs repair."""
+        self.fault = 0
+        """The code of the error that made it so."""
 
         self.committed_end = LLSN(1)
         self.durable_end = LLSN(1)
@@ -109,6 +112,9 @@ class LogStreamExecutor:
         self.changed = True
         """The next report must carry this replica."""
 
+        # Since the node started (M12).
+        self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0
+
         self.dedup = dedup or DedupTable()
         self._pending = PendingBatches()
         self._promise: Epoch | None = None
@@ -121,8 +127,9 @@ class LogStreamExecutor:
 
     # Recovery: B3, B7, B10
 
-    def recover(self, context: Context, healthy: bool) -> None:
-        """Take over what storage found: the state of the last whole commit, and what is stored beyond it."""
+    def recover(self, context: Context, damage: errors.VarlogError | None) -> None:
+        """Take over what storage found: the state of the last whole commit, what is stored beyond it, and what is
+        wrong with it."""
         self.committed_end = context.committed_llsn_end
         self.end = self.durable_end = context.uncommitted_llsn_end
         self.global_hwm = context.global_hwm
@@ -132,7 +139,7 @@ class LogStreamExecutor:
         self.epoch = context.epoch
         self.replicas = context.running_set
         self.primary = context.primary
-        self.healthy = healthy
+        self.healthy, self.fault = damage is None, damage.code if damage is not None else 0
         for b in context.uncommitted:
             stored = Pending(b.llsn, b.count, b.epoch, b.writer_id, b.sequence, b.prev_sequence, b.size)
             self._pending.add(stored)
@@ -163,7 +170,7 @@ class LogStreamExecutor:
             self._append_out_of_epoch(source, message, header)
             return
         if self.primary != self.snid:
-            self._refuse(source, message, errors.NotPrimary)
+            self._refuse(source, message, errors.NotPrimary.code)
             return
         writer_id, sequence = WriterID(header.writer_id), Sequence(header.sequence)
         fate, record = self.dedup.judge(writer_id, sequence, message.prev_sequence, message.horizon)
@@ -175,7 +182,7 @@ class LogStreamExecutor:
     def _append_new(self, source: Address, message: Append, header: BatchHeader, now: float) -> None:
         batch = message.batch
         if self._pending.is_full(len(batch)):
-            self._refuse(source, message, errors.Busy)
+            self._refuse(source, message, errors.Busy.code)
             return
         stored = self._store(message.prev_sequence, header, batch)
         stored.waiters.append((source, message.request))
@@ -187,6 +194,9 @@ class LogStreamExecutor:
         writer_id, sequence, count = WriterID(header.writer_id), Sequence(header.sequence), header.count
         stored = Pending(self.end, count, self.epoch, writer_id, sequence, prev_sequence, len(batch))
         self._pending.add(stored)
+        self.batches += 1
+        self.entries += count
+        self.bytes += len(batch)
         self.dedup.add(writer_id, sequence, stored.llsn, count)
         self.log.stage_batch(stored.llsn, self.epoch, prev_sequence, batch, header)
         self.end = stored.end
@@ -203,15 +213,15 @@ class LogStreamExecutor:
             self._wait_for(record.llsn, source, message.request)
         elif fate is Fate.GAP:
             self._observe(Branch.RULE18_GAP)
-            self._refuse(source, message, errors.SequenceGap)
+            self._refuse(source, message, errors.SequenceGap.code)
         else:
             self._observe(Branch.RULE19_EXPIRED)
-            self._refuse(source, message, errors.FateExpired)
+            self._refuse(source, message, errors.FateExpired.code)
 
     def _append_out_of_epoch(self, source: Address, message: Append, header: BatchHeader) -> None:
         """An append this replica cannot take now: tell its fate if it can be known here (rules 17, 19)."""
         if message.epoch >= self.epoch:
-            self._refuse(source, message, errors.Sealed)
+            self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
             return
         self._observe(Branch.RULE17_STALE_APPEND)
         writer_id, sequence = WriterID(header.writer_id), Sequence(header.sequence)
@@ -223,7 +233,7 @@ class LogStreamExecutor:
         if self.healthy and len(self._undecided) < limits.MAX_UNCOMMITTED_BATCHES:
             self._undecided.append(question)
         else:
-            self._refuse(source, message, errors.Sealed)
+            self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
 
     def _tell_fate(self, question: _Question) -> None:
         source, request, writer_id, sequence, horizon = question
@@ -249,8 +259,9 @@ class LogStreamExecutor:
         pending.waiters = [w for w in pending.waiters if w[0] != source]
         pending.waiters.append((source, request))
 
-    def _refuse(self, source: Address, message: Append, error: type[errors.VarlogError]) -> None:
-        self._send(source, AppendReply(message.request, self.lsid, error.code, self.epoch))
+    def _refuse(self, source: Address, message: Append, code: int) -> None:
+        self.refused += 1
+        self._send(source, AppendReply(message.request, self.lsid, code, self.epoch))
 
     def _acknowledge(self, source: Address, request: int, glsn: GLSN, llsn: LLSN, count: int, epoch: Epoch) -> None:
         self._send(
@@ -315,6 +326,7 @@ class LogStreamExecutor:
     def on_durable(self, batches: tuple[Epoch, LLSN] | None, promises: Seq[Epoch], version: Version) -> None:
         """A group of staged records is synced: its last batch as (epoch, end), the epochs of its seal and unseal
         records, and the last commit context among everything synced."""
+        self.syncs += 1
         if version > self.durable_version:
             self.durable_version = version
             self.changed = True
@@ -342,24 +354,25 @@ class LogStreamExecutor:
         for source, request in waiters:
             self._reply(source, request, 0)
 
-    def on_failed(self) -> None:
-        """A write or fsync failed: nothing this replica writes counts from now on (M8)."""
+    def on_failed(self, fault: int) -> None:
+        """A write or fsync failed, with that error's code: nothing this replica writes counts from now on (M8)."""
         self._observe(Branch.M8_POISONED)
-        self._fail()
+        self._fail(fault)
 
     def on_corrupt(self) -> None:
         """Stored bytes turned out to be damaged: the replica must be repaired from another one (rule 15)."""
         self._observe(Branch.RULE15_CORRUPTION)
-        self._fail()
+        self._fail(errors.Corrupt.code)
 
-    def _fail(self) -> None:
+    def _fail(self, fault: int) -> None:
         """From now on the replica promises nothing, takes nothing and is never SEALED; what it can read it serves."""
         self.healthy = False
+        self.fault = self.fault or fault
         self.changed = True
         self.seal_self()
         waiters, self._promise_waiters = self._promise_waiters, []
         for source, request in waiters:
-            self._reply(source, request, errors.Poisoned.code)
+            self._reply(source, request, self.fault)
 
     # Commits
 
@@ -396,7 +409,7 @@ class LogStreamExecutor:
         self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
         self._void_from(self.committed_end)
         self.log.stage_seal(self.epoch, self.committed_end)
-        self._fail()
+        self._fail(errors.ConsistencyViolation.code)
 
     def _commit(self, cc: CommitContext) -> None:
         invariants.require(
@@ -410,6 +423,7 @@ class LogStreamExecutor:
                 self._acknowledge(source, request, GLSN(batch.llsn + shift), batch.llsn, batch.count, cc.epoch)
         if self.dedup.commit(cc):
             self._observe(Branch.RULE18_EXPIRED)
+        self.commits += 1
         self.committed_end = cc.llsn_end
         self.local_hwm = GLSN(cc.glsn_end - 1)
         self.global_hwm = cc.hwm
@@ -444,7 +458,7 @@ class LogStreamExecutor:
     def seal(self, source: Address, message: Seal) -> None:
         """M5: stop at the last committed LSN the metadata repository has fixed."""
         if not self.healthy:  # it can promise nothing, and it takes nothing either
-            self._reply(source, message.request, errors.Poisoned.code)
+            self._reply(source, message.request, self.fault)
             return
         running = self.state is RUNNING
         if message.epoch < self.epoch or (message.epoch == self.epoch and running):
@@ -575,4 +589,18 @@ class LogStreamExecutor:
         return (self.lsid, self.epoch, self.durable_version, self.committed_end, self.durable_end, self.healthy)
 
     def info(self) -> ReplicaInfo:
-        return ReplicaInfo(self.lsid, self.epoch, self.state, self.committed_end, self.durable_end, self.healthy)
+        stats = ReplicaStats(self.batches, self.entries, self.bytes, self.commits, self.refused, self.scans, self.syncs)
+        return ReplicaInfo(
+            self.lsid,
+            self.epoch,
+            self.state,
+            self.committed_end,
+            self.durable_end,
+            self.healthy,
+            self.tpid,
+            self.fault,
+            self.global_hwm,
+            self.local_hwm,
+            self.trim_glsn,
+            stats=stats,
+        )

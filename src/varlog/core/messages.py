@@ -32,7 +32,7 @@ from varlog.types import (
 
 Range = tuple[int, int, int, int, int]
 ReportLine = tuple[int, int, int, int, int, bool]
-StoredLine = tuple[int, int, int, int, int, int, bytes]
+StoredLine = tuple[int, int, int, int, int, int, bytes | memoryview]
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -90,6 +90,8 @@ class ScanReply(Message, frozen=True):
     """Every entry of the log stream from `glsn_begin` up to and including this position is in `batches`."""
     first: GLSN = GLSN(0)
     """Where the log now begins, with Trimmed."""
+    detail: str = ""
+    """What an error says beyond its code."""
 
 
 # Primary and backup
@@ -196,6 +198,21 @@ class GetInfo(Message, frozen=True):
     request: int
 
 
+class ReplicaStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a replica has done since its node started (M12)."""
+
+    batches: int = 0
+    """Stored, as primary or backup."""
+    entries: int = 0
+    bytes: int = 0
+    commits: int = 0
+    refused: int = 0
+    """Appends answered with an error."""
+    scans: int = 0
+    """Answered with data."""
+    syncs: int = 0
+
+
 class ReplicaInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lsid: LogStreamID
     epoch: Epoch
@@ -203,6 +220,20 @@ class ReplicaInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     committed_end: LLSN
     durable_end: LLSN
     healthy: bool
+    tpid: TopicID = TopicID(0)
+    fault: int = 0
+    """The code of the error that made the replica unhealthy."""
+    global_hwm: GLSN = GLSN(0)
+    local_hwm: GLSN = GLSN(0)
+    trim: GLSN = GLSN(0)
+    volume: str = ""
+    stats: ReplicaStats = ReplicaStats()
+
+
+class VolumeInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    path: str
+    total_bytes: int
+    free_bytes: int
 
 
 class Info(Message, frozen=True):
@@ -210,11 +241,25 @@ class Info(Message, frozen=True):
     snid: StorageNodeID
     boot: int
     replicas: tuple[ReplicaInfo, ...]
+    address: str = ""
+    """Where the node says it can be reached."""
+    volumes: tuple[VolumeInfo, ...] = ()
 
 
 class AddLogStream(Message, frozen=True):
+    """Make an empty replica on one of the node's volumes (M2)."""
+
     request: int
     tpid: TopicID
+    lsid: LogStreamID
+    volume: str = ""
+    """The path of the volume; empty lets the node choose."""
+
+
+class RemoveLogStream(Message, frozen=True):
+    """Delete a replica and its data. A node that has none agrees."""
+
+    request: int
     lsid: LogStreamID
 
 
@@ -236,7 +281,7 @@ class Unseal(Message, frozen=True):
 
 
 class ReplicaReply(Message, frozen=True):
-    """The answer to AddLogStream, Seal and Unseal."""
+    """The answer to AddLogStream, RemoveLogStream, Seal and Unseal."""
 
     request: int
     lsid: LogStreamID
@@ -245,6 +290,7 @@ class ReplicaReply(Message, frozen=True):
     epoch: Epoch
     state: ReplicaState
     committed_end: LLSN
+    detail: str = ""
 
 
 # Anyone and the metadata repository
@@ -254,11 +300,19 @@ class GetMetadata(Message, frozen=True):
     request: int
 
 
+class NodeInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    snid: StorageNodeID
+    address: str = ""
+    volumes: tuple[str, ...] = ()
+
+
 class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     tpid: TopicID
     name: str
     hwm: GLSN
     trim: GLSN
+    replication_factor: int = 0
+    min_replicas: int = 0
 
 
 class StreamInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -270,6 +324,8 @@ class StreamInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     primary: StorageNodeID
     llsn_end: LLSN
     last_glsn: GLSN
+    volumes: tuple[str, ...] = ()
+    """Where each of the replicas has its data, in their order."""
 
 
 class Metadata(Message, frozen=True):
@@ -277,9 +333,11 @@ class Metadata(Message, frozen=True):
 
     request: int
     version: Version
-    nodes: tuple[StorageNodeID, ...]
+    nodes: tuple[NodeInfo, ...]
     topics: tuple[TopicInfo, ...]
     streams: tuple[StreamInfo, ...]
+    manager: str = ""
+    """The address of the manager that registered last."""
 
 
 class GetTail(Message, frozen=True):
@@ -295,8 +353,35 @@ class Tail(Message, frozen=True):
 
 
 class RegisterNode(Message, frozen=True):
+    """Let a node take part (M1)."""
+
     request: int
     snid: StorageNodeID
+    address: str = ""
+    volumes: tuple[str, ...] = ()
+
+
+class AnnounceNode(Message, frozen=True):
+    """A registered node says where it can be reached now, and what volumes it has."""
+
+    request: int
+    snid: StorageNodeID
+    address: str
+    volumes: tuple[str, ...]
+
+
+class UnregisterNode(Message, frozen=True):
+    """Take out a node that has no replica of any log stream."""
+
+    request: int
+    snid: StorageNodeID
+
+
+class RegisterManager(Message, frozen=True):
+    """The manager says where it can be reached."""
+
+    request: int
+    address: str
 
 
 class CreateTopic(Message, frozen=True):
@@ -304,6 +389,13 @@ class CreateTopic(Message, frozen=True):
     name: str
     replication_factor: int
     min_replicas: int
+
+
+class DeleteTopic(Message, frozen=True):
+    """Take out a topic with all its log streams. Its data on the nodes is nobody's from then on."""
+
+    request: int
+    tpid: TopicID
 
 
 class CreateStream(Message, frozen=True):
@@ -319,6 +411,15 @@ class RegisterStream(Message, frozen=True):
     request: int
     lsid: LogStreamID
     replicas: tuple[StorageNodeID, ...]
+    volumes: tuple[str, ...] = ()
+    """The paths of their data (M2), in their order."""
+
+
+class UnregisterStream(Message, frozen=True):
+    """Take out a log stream that holds no entry a reader could ask for."""
+
+    request: int
+    lsid: LogStreamID
 
 
 class AbortStream(Message, frozen=True):
@@ -370,3 +471,62 @@ class Decided(Message, frozen=True):
     """The id given out, the epoch reached, or the trim point in force."""
     llsn_end: LLSN = LLSN(0)
     """Of a seal: the last committed end."""
+    detail: str = ""
+    """What an error says beyond its code."""
+
+
+# Operators and the manager
+
+
+class AddNode(Message, frozen=True):
+    """Register the storage node that listens at an address."""
+
+    request: int
+    address: str
+
+
+class RemoveNode(Message, frozen=True):
+    request: int
+    snid: StorageNodeID
+
+
+class AddTopic(Message, frozen=True):
+    """Make a topic and its log streams."""
+
+    request: int
+    name: str
+    replication_factor: int
+    min_replicas: int
+    """0: as many as the manager thinks right."""
+    streams: int
+
+
+class RemoveTopic(Message, frozen=True):
+    """Delete a topic, its log streams and their data."""
+
+    request: int
+    name: str
+
+
+class AddStream(Message, frozen=True):
+    """Make one more log stream in a topic."""
+
+    request: int
+    topic: str
+    nodes: tuple[StorageNodeID, ...] = ()
+    """The nodes its replicas go to; empty lets the manager choose."""
+
+
+class RemoveStream(Message, frozen=True):
+    request: int
+    lsid: LogStreamID
+
+
+class Managed(Message, frozen=True):
+    """The answer to what an operator asks of the manager."""
+
+    request: int
+    code: int
+    detail: str = ""
+    value: int = 0
+    """The id of what was made."""

@@ -35,6 +35,7 @@ from varlog.core.messages import (
     GetTail,
     Message,
     Metadata,
+    NodeInfo,
     Range,
     Report,
     RunStream,
@@ -84,6 +85,11 @@ def _version_of(key: str) -> Version:
         return Version(int(key.removeprefix(ENTRY_PREFIX), 16))
     except ValueError:
         raise errors.MalformedMetadata(f"{key!r} is not the key of an entry") from None
+
+
+def _stream_info(s: m.Stream) -> StreamInfo:
+    volumes = tuple(s.volumes.get(snid, "") for snid in s.replicas)
+    return StreamInfo(s.lsid, s.tpid, s.epoch, s.status, s.replicas, s.primary, s.llsn_end, s.last_glsn, volumes)
 
 
 class Role(Enum):
@@ -339,12 +345,14 @@ class MetadataRepository:
     def metadata(self, request: int) -> Metadata:
         """The present state, for whoever wants to know."""
         state = self.state
-        topics = tuple(TopicInfo(t.tpid, t.name, t.hwm, t.trim) for t in state.topics.values())
-        streams = tuple(
-            StreamInfo(s.lsid, s.tpid, s.epoch, s.status, s.replicas, s.primary, s.llsn_end, s.last_glsn)
-            for s in state.streams.values()
+        nodes = tuple(NodeInfo(snid, node.address, node.volumes) for snid, node in sorted(state.nodes.items()))
+        topics = tuple(
+            TopicInfo(t.tpid, t.name, t.hwm, t.trim, t.replication_factor, t.min_replicas)
+            for t in state.topics.values()
         )
-        return Metadata(request, state.version, tuple(state.nodes), topics, streams)
+        return Metadata(
+            request, state.version, nodes, topics, tuple(map(_stream_info, state.streams.values())), state.manager
+        )
 
     # The tail is linearizable: it is confirmed by the store, not by what a leader believes.
 
@@ -406,7 +414,8 @@ class MetadataRepository:
             try:
                 decision = decide(self.state, asked.message)
             except errors.VarlogError as error:
-                self._send(asked.source, Decided(asked.request, error.code, self.state.version))
+                refusal = Decided(asked.request, error.code, self.state.version, detail=str(error))
+                self._send(asked.source, refusal)
                 continue
             if isinstance(decision, Already):
                 self._answer(asked)
@@ -540,10 +549,19 @@ class MetadataRepository:
                 self._tallies.follow(stream)
                 self._hosts.setdefault(stream.tpid, set()).update(replicas)
                 self._tell(stream.tpid, version, epochs=((int(lsid), int(stream.epoch), int(stream.llsn_end)),))
+            case m.TopicDeleted() | m.StreamUnregistered():
+                self._follow_removal()
             case m.Trimmed(tpid, _):
                 self._tell(tpid, version, trims=((int(tpid), int(self.state.topics[tpid].trim)),))
             case _:
                 pass  # the nodes have no part in it
+
+    def _follow_removal(self) -> None:
+        """The nodes are not told: what they still hold gets no cut, and its watermark is raised no more."""
+        for lsid in self._tallies.lsids() - self.state.streams.keys():
+            self._tallies.drop(lsid)
+        for tpid in self._hosts.keys() - self.state.topics.keys():
+            del self._hosts[tpid]
 
     def _tell(
         self,

@@ -44,6 +44,16 @@ class Entry(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class NodeRegistered(Entry, frozen=True):
     snid: StorageNodeID
+    address: str = ""
+    volumes: tuple[str, ...] = ()
+
+
+class NodeUnregistered(Entry, frozen=True):
+    snid: StorageNodeID
+
+
+class ManagerRegistered(Entry, frozen=True):
+    address: str
 
 
 class TopicCreated(Entry, frozen=True):
@@ -51,6 +61,10 @@ class TopicCreated(Entry, frozen=True):
     name: str
     replication_factor: int
     min_replicas: int
+
+
+class TopicDeleted(Entry, frozen=True):
+    tpid: TopicID
 
 
 class StreamCreating(Entry, frozen=True):
@@ -61,6 +75,11 @@ class StreamCreating(Entry, frozen=True):
 class StreamRegistered(Entry, frozen=True):
     lsid: LogStreamID
     replicas: tuple[StorageNodeID, ...]
+    volumes: tuple[str, ...] = ()
+
+
+class StreamUnregistered(Entry, frozen=True):
+    lsid: LogStreamID
 
 
 class StreamAborted(Entry, frozen=True):
@@ -100,9 +119,13 @@ class Cut(Entry, frozen=True):
 
 AnyEntry = (
     NodeRegistered
+    | NodeUnregistered
+    | ManagerRegistered
     | TopicCreated
+    | TopicDeleted
     | StreamCreating
     | StreamRegistered
+    | StreamUnregistered
     | StreamAborted
     | StreamSealed
     | StreamUnsealing
@@ -118,6 +141,11 @@ def encode_entry(entry: AnyEntry) -> bytes:
 
 def decode_entry(data: bytes) -> AnyEntry:
     return _decode(_ENTRY, data, "an entry")
+
+
+class Node(msgspec.Struct, array_like=True):
+    address: str
+    volumes: tuple[str, ...]
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -141,6 +169,7 @@ class Stream(msgspec.Struct, array_like=True):
     llsn_end: LLSN = LLSN(1)
     last_glsn: GLSN = GLSN(0)
     touched: Version = Version(0)
+    volumes: dict[StorageNodeID, str] = {}
 
 
 class MetadataState(msgspec.Struct):
@@ -148,11 +177,12 @@ class MetadataState(msgspec.Struct):
 
     version: Version = Version(0)
     time: int = 0
-    nodes: list[StorageNodeID] = []
+    nodes: dict[StorageNodeID, Node] = {}
     topics: dict[TopicID, Topic] = {}
     streams: dict[LogStreamID, Stream] = {}
     next_tpid: TopicID = TopicID(1)
     next_lsid: LogStreamID = LogStreamID(1)
+    manager: str = ""
 
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""
@@ -218,21 +248,31 @@ class MetadataState(msgspec.Struct):
 
     def _apply_registration(self, version: Version, entry: AnyEntry) -> None:
         match entry:
-            case NodeRegistered(snid):
-                if snid not in self.nodes:
-                    self.nodes = sorted([*self.nodes, snid])
+            case NodeRegistered(snid, address, volumes):
+                self.nodes[snid] = Node(address, volumes)
+            case NodeUnregistered(snid):
+                del self.nodes[snid]
+            case ManagerRegistered(address):
+                self.manager = address
             case TopicCreated(tpid, name, replication_factor, min_replicas):
                 self.topics[tpid] = Topic(tpid, name, replication_factor, min_replicas)
                 self.next_tpid = TopicID(tpid + 1)
+            case TopicDeleted(tpid):
+                del self.topics[tpid]
+                for lsid in [stream.lsid for stream in self.streams.values() if stream.tpid == tpid]:
+                    del self.streams[lsid]
             case StreamCreating(lsid, tpid):
                 self.streams[lsid] = Stream(lsid, tpid, touched=version)
                 self.next_lsid = LogStreamID(lsid + 1)
-            case StreamRegistered(lsid, replicas):
+            case StreamRegistered(lsid, replicas, volumes):
                 stream = self.streams[lsid]
                 stream.replicas, stream.primary = replicas, replicas[0]
+                stream.volumes = dict(zip(replicas, volumes, strict=False))
                 stream.status, stream.epoch, stream.touched = StreamStatus.SEALED, FIRST_EPOCH, version
             case StreamAborted(lsid):
                 self.streams[lsid].status = StreamStatus.ABORTED
+            case StreamUnregistered(lsid):
+                del self.streams[lsid]
             case _:
                 raise errors.InvalidArgument(f"no such entry: {entry}")
 
@@ -319,6 +359,8 @@ class CutHistory:
 
     def of_stream(self, lsid: LogStreamID, after: Version, most: int) -> list[CommitContext]:
         """The commits of one log stream in versions after `after`, oldest first."""
+        if lsid not in self._streams:
+            return []
         found = [cc for cc in self.held.get(lsid, ()) if cc.version > after][:most]
         for version, cut in self._cuts:
             if version <= after:

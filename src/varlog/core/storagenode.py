@@ -91,6 +91,14 @@ class StorageNode:
         self._of_topic.setdefault(executor.tpid, []).append(executor)
         self._asks = True
 
+    def remove(self, lsid: LogStreamID) -> None:
+        """Serve a replica no more; whoever waits for something of it is told that it is unknown here."""
+        executor = self._executors.pop(lsid)
+        self._of_topic[executor.tpid].remove(executor)
+        self._fetched.pop(lsid, None)
+        for waiting in self._waiting.pop(lsid, ()):
+            self._answer_unknown(waiting.source, waiting.scan)
+
     @property
     def executors(self) -> Seq[LogStreamExecutor]:
         return list(self._executors.values())
@@ -298,8 +306,10 @@ class StorageNode:
             plan.executor.on_corrupt()
         if isinstance(result, errors.VarlogError):
             first = GLSN(result.first) if isinstance(result, errors.Trimmed) else GLSN(0)
-            self._send(plan.source, ScanReply(scan.request, scan.lsid, result.code, first=first))
+            reply = ScanReply(scan.request, scan.lsid, result.code, first=first, detail=str(result))
+            self._send(plan.source, reply)
             return
+        plan.executor.scans += 1
         complete_to = GLSN(plan.glsn_end - 1)
         if result:
             glsn, _, count, *_ = result[-1]
@@ -316,9 +326,9 @@ class StorageNode:
         """What an executor staged is written and synced; see `LogStreamExecutor.on_durable`."""
         self._executors[lsid].on_durable(batches, promises, version)
 
-    def on_failed(self, lsid: LogStreamID) -> None:
+    def on_failed(self, lsid: LogStreamID, error: errors.VarlogError) -> None:
         """Writing what an executor staged has failed."""
-        self._executors[lsid].on_failed()
+        self._executors[lsid].on_failed(error.code)
 
     def tick(self, now: float) -> None:
         """Called a few times a second."""

@@ -18,6 +18,7 @@ from varlog.core.messages import Range, ReportLine
 from varlog.core.metastate import Cut, MetadataState, Stream
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
 
+NO_MORE: Final = Version(1 << 64)
 FAILED: Final = -1
 """The end of a replica whose durable end shrank: it counts for nothing until it restarts, or its epoch ends."""
 
@@ -64,6 +65,14 @@ class Tallies:
             for snid in tally.durable_versions:
                 tally.durable_versions[snid] = before.durable_versions.get(snid, 0)
         self._advanced.discard(stream.lsid)
+
+    def lsids(self) -> Set[int]:
+        return self._tallies.keys()
+
+    def drop(self, lsid: int) -> None:
+        """A log stream is no more."""
+        self._tallies.pop(lsid, None)
+        self._advanced.discard(lsid)
 
     def void(self, snid: StorageNodeID) -> None:
         """A node has restarted: what it reported before is void (rule 5)."""
@@ -129,6 +138,7 @@ class Tallies:
                 invariants.require(Invariant.COMMITTED_IS_DURABLE, False, detail)
 
     def durable_version(self, lsid: int) -> Version:
-        """The newest version up to which every replica of the set has the commit contexts on disk (rule 4)."""
+        """The newest version up to which every replica of the set has the commit contexts on disk (rule 4). Of a log
+        stream that is no more nobody will ask for one."""
         tally = self._tallies.get(lsid)
-        return Version(min(tally.durable_versions.values(), default=0)) if tally is not None else Version(0)
+        return Version(min(tally.durable_versions.values(), default=0)) if tally is not None else NO_MORE

@@ -136,7 +136,7 @@ class StorageNodeHost:
         executor = LogStreamExecutor(self.snid, TopicID(1), lsid, log, self._send, self._observe, self._dedup())
         storage.snapshot_source = executor.dedup.snapshot
         recovered = storage.recovered
-        executor.recover(recovered, healthy=recovered.corruption is None)
+        executor.recover(recovered, recovered.corruption)
         for b in recovered.uncommitted:
             self._durability.synced(lsid, b.epoch, b.llsn + b.count, self.process.name)
         if recovered.torn_tail:
@@ -228,8 +228,8 @@ class StorageNodeHost:
     def _write(self, lsid: LogStreamID, storage: LogStreamStorage, group: WriteGroup) -> None:
         try:
             storage.write(group)
-        except errors.VarlogError:
-            self._failed(lsid)
+        except errors.VarlogError as error:
+            self._failed(lsid, error)
             return
         if group.needs_sync:
             self.process.at(self._delay(SYNC_SECONDS), self._sync, lsid, storage, group)
@@ -239,8 +239,8 @@ class StorageNodeHost:
     def _sync(self, lsid: LogStreamID, storage: LogStreamStorage, group: WriteGroup) -> None:
         try:
             storage.sync(group)
-        except errors.VarlogError:
-            self._failed(lsid)
+        except errors.VarlogError as error:
+            self._failed(lsid, error)
             return
         self._finish(lsid, storage, group)
 
@@ -255,9 +255,9 @@ class StorageNodeHost:
             self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
         self._settle()
 
-    def _failed(self, lsid: LogStreamID) -> None:
+    def _failed(self, lsid: LogStreamID, error: errors.VarlogError) -> None:
         self._busy.discard(lsid)
-        self.node.on_failed(lsid)
+        self.node.on_failed(lsid, error)
         self._settle()
 
     def _read(self, plan: ReadPlan) -> None:
