@@ -219,3 +219,53 @@ class Unknown(VarlogError, code=80):
 
 class DeadlineExceeded(VarlogError, code=81, retriable=True):
     """The deadline passed; the request changes nothing."""
+
+
+# 100-109: connections
+
+
+class ProtocolError(VarlogError, code=100):
+    """Bytes on a connection are not what the protocol allows there; that connection is closed, nothing else."""
+
+
+class UnsupportedProtocol(VarlogError, code=101):
+    """The peer speaks another version of the protocol; upgrade the older side."""
+
+
+class WrongCluster(VarlogError, code=102):
+    """The peer belongs to another cluster; check the address and the cluster id."""
+
+
+class WrongSecret(VarlogError, code=103):
+    """The peer could not prove that it knows the cluster's secret; give both sides the same secret file."""
+
+
+class WrongRole(VarlogError, code=104):
+    """The peer is another kind of process than the one that belongs at this end; check the address."""
+
+
+class Unreachable(VarlogError, code=105, retriable=True):
+    """Nobody answered at the address, or not in time; check the address and whether the process runs."""
+
+
+class ConnectionLost(VarlogError, code=106):
+    """The connection ended while it was in use; what was under way may or may not have reached the peer."""
+
+
+class PeerStalled(VarlogError, code=107):
+    """The peer stopped in the middle of a hello or of a frame, or took none of what was sent to it, for too long."""
+
+
+class CannotListen(VarlogError, code=108):
+    """The address to listen at is taken by another process, is not of this machine, or may not be used."""
+
+
+class SecretUnusable(VarlogError, code=109):
+    """The cluster's secret file is missing, can be read by others, or does not hold a secret."""
+
+
+# 110-119: daemons
+
+
+class BadConfig(VarlogError, code=110):
+    """A config file or a flag is not what the daemon takes: the message names where, which key, and what is accepted."""

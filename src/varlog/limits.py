@@ -62,3 +62,25 @@ MAX_STAGED_REQUESTS: Final = 4096
 JOURNAL_COMPACT_BYTES: Final = 16 * MIB
 WATCH_HISTORY_REVISIONS: Final = 4096
 WATCH_HISTORY_BYTES: Final = 64 * MIB
+
+# Connections
+HELLO_BYTES: Final = 1 * KIB
+"""The most a frame may hold before its sender has proven that it belongs to the cluster."""
+HELLO_SECONDS: Final = 5.0
+MAX_HELLOS: Final = 128
+"""Connections of one server that have not finished their hello; a further one takes the place of the oldest."""
+MAX_CONNECTIONS: Final = 1024
+"""Connections of one server."""
+MAX_CONTROL_BYTES: Final = 8 * MIB
+MAX_PING_BYTES: Final = 4 * KIB
+RECEIVE_BUFFER_BYTES: Final = 256 * KIB
+RECEIVE_BYTES_IN_ALL: Final = 128 * MIB
+"""Of frames larger than the receive buffer that are being received by one process."""
+CONNECTION_BUFFER_HIGH: Final = 8 * MIB
+"""Queued towards a peer: beyond it a server reads no more requests of that peer until a quarter of it is left."""
+CONNECTION_BUFFER_MAX: Final = 64 * MIB
+"""Queued towards a peer: beyond it what is sent is dropped."""
+STALL_SECONDS: Final = 30.0
+STALL_BYTES: Final = 1 * MIB
+"""How much a peer has to send of a frame, or to take of what is queued for it, in that time."""
+MIN_SECRET_BYTES: Final = 32
