@@ -268,4 +268,12 @@ class SecretUnusable(VarlogError, code=109):
 
 
 class BadConfig(VarlogError, code=110):
-    """A config file or a flag is not what the daemon takes: the message names where, which key, and what is accepted."""
+    """A config file or a flag is not what a daemon takes; the message names the place, the key and what is accepted."""
+
+
+def from_wire(code: int, detail: str) -> VarlogError:
+    """The error that a peer answered with: its type by the code, its text as it was told."""
+    kind = VarlogError.registry.get(code, VarlogError)
+    error = kind.__new__(kind)
+    Exception.__init__(error, detail or f"{kind.__name__} (code {code})")
+    return error

@@ -84,3 +84,7 @@ STALL_SECONDS: Final = 30.0
 STALL_BYTES: Final = 1 * MIB
 """How much a peer has to send of a frame, or to take of what is queued for it, in that time."""
 MIN_SECRET_BYTES: Final = 32
+
+# Daemons
+STOP_SECONDS: Final = 10
+"""What a daemon that ends because of an error may take to close what it has open."""
