@@ -88,3 +88,10 @@ MIN_SECRET_BYTES: Final = 32
 # Daemons
 STOP_SECONDS: Final = 10
 """What a daemon that ends because of an error may take to close what it has open."""
+METRICS_SECONDS: Final = 1.0
+"""One rendering of the metrics serves everybody who asks within this time."""
+HTTP_HEAD_BYTES: Final = 8 * KIB
+HTTP_SECONDS: Final = 5.0
+"""For one request from its first byte to the last of the reply."""
+HTTP_CONNECTIONS: Final = 32
+"""A further one takes the place of the oldest."""

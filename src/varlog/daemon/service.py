@@ -1,8 +1,8 @@
 """The life of a daemon, from exec to exit code.
 
 `run(main, config)` sets up the logs, makes the event loop (uvloop where it is installed), and runs `main(service)`.
-That coroutine starts what the daemon is made of, calls `service.ready(address)`, waits for `service.stop`, closes what
-it has started and returns.
+That coroutine lets itself be watched (`service.expose`), starts what the daemon is made of, calls
+`service.ready(address)`, waits for `service.stop`, closes what it has started and returns.
 
 - SIGTERM or SIGINT requests the stop. A second one ends the process at once, also when the loop is stuck: all that is
   on disk is made for being killed.
@@ -28,6 +28,8 @@ from typing import Any, Final, Generic, TypeVar
 from varlog import errors, limits
 from varlog.daemon import logs
 from varlog.daemon.config import DaemonConfig
+from varlog.daemon.http import Endpoint, Health
+from varlog.daemon.metrics import Metrics
 from varlog.errors import VarlogError
 
 C = TypeVar("C", bound=DaemonConfig)
@@ -98,14 +100,31 @@ class Service(Generic[C]):
     def __init__(self, config: C) -> None:
         self.config = config
         self.log = logs.get()
+        self.metrics = Metrics(config.program, config.cluster)
         self.stop = Stop()
+        self._ready = False
+        self._endpoint: Endpoint | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def expose(self, health: Callable[[], Health]) -> None:
+        """Serve `metrics` and the daemon's health, if the config says where, until it ends. `health` is asked while the
+        daemon is ready and not stopping; before and after, the answer is that."""
+
+        def state() -> Health:
+            if self.stop.requested:
+                return Health("stopping", {"reason": self.stop.reason})
+            return health() if self._ready else Health("starting", {})
+
+        if self.config.http is not None:
+            self._endpoint = await Endpoint.start(self.config.http, self.config.program, self.metrics.render, state)
 
     def ready(self, address: str) -> None:
         """The daemon serves at that address now: say so to whoever waits for it."""
-        self.log.info("ready", address=address)
+        self._ready = True
+        http = self._endpoint.address if self._endpoint is not None else None
+        self.log.info("ready", address=address, http=http)
         if self.config.ready_fd is not None:
-            _tell_descriptor(self.config.ready_fd, address)
+            _tell_descriptor(self.config.ready_fd, f"{address}\n{http}" if http is not None else address)
         _notify_supervisor("READY=1")
         asyncio.get_running_loop().call_soon(_settle_memory)
 
@@ -128,6 +147,8 @@ class Service(Generic[C]):
         if not running.done():
             running.cancel()
             await asyncio.wait({running}, timeout=limits.STOP_SECONDS)
+        if self._endpoint is not None:
+            await self._endpoint.close()
         if not self._failure.cancel():  # it has failed; that `main` may have failed as well is a consequence
             self.log.debug("main ended", task=repr(running))
             self._failure.result()
