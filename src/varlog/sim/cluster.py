@@ -363,7 +363,7 @@ class Cluster:
         for executor in node.node.executors:
             storage = node.storages[executor.lsid] if node.process.alive else node.reopened(executor.lsid)
             trim = executor.trim_glsn
-            batches, damaged = _committed(storage, trim, executor.global_hwm)
+            batches, damaged = committed_batches(storage, trim, executor.global_hwm)
             damaged = (damaged or not executor.healthy) and (excused or self._is_outsider(node, executor.lsid))
             end = executor.committed_end
             dumps.append(ReplicaDump(TOPIC, executor.lsid, node.process.name, batches, end, trim, damaged))
@@ -444,7 +444,7 @@ class Cluster:
         ]
 
 
-def _committed(storage: LogStreamStorage, trim: GLSN, hwm: GLSN) -> tuple[list[CommittedBatch], bool]:
+def committed_batches(storage: LogStreamStorage, trim: GLSN, hwm: GLSN) -> tuple[list[CommittedBatch], bool]:
     """What a replica holds, and whether damage hides some of it."""
     found: list[CommittedBatch] = []
     begin = GLSN(trim + 1)
