@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import struct
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -377,6 +379,35 @@ def test_only_contiguous_bytes_are_read() -> None:
         verify(memoryview(batch + batch)[::2])
     with pytest.raises(InvalidArgument):
         decode(memoryview(batch).cast("I"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 255, 256, 257, 1000])
+def test_every_offset_counts_however_many_there_are(count: int) -> None:
+    """Few offsets are looked at in another way than many."""
+    entries = [b"12345678"] * count
+    honest = encode(entries, writer_id=1)
+    assert decode(honest).to_list() == entries
+    assert decode(memoryview(honest)).header == verify(honest) == peek_header(honest)
+    for index in {0, 1, count // 2, count - 1, count}:
+        for value in (8 * index + 9, 8 * index - 9, -1, 2**31 - 1):
+            at = HEADER_BYTES + 4 * index
+            with pytest.raises(MalformedBatch):
+                verify(forged(honest, at, struct.pack("<i", value)))
+    if count % 2 == 0:
+        with pytest.raises(MalformedBatch, match="padding"):
+            verify(forged(honest, HEADER_BYTES + 4 * (count + 1), b"\1"))
+    with pytest.raises(MalformedBatch, match="padding"):
+        verify(sealed(encode([*entries[1:], b"1234567"])[:-1] + b"\1"))
+
+
+def test_plain_batches_need_no_large_library() -> None:
+    """A daemon or a command that handles small plain batches only starts without them."""
+    program = (
+        "import sys; from varlog.batch import decode, encode, verify\n"
+        "for count in (1, 2, 100): assert decode(encode([b'x'] * count)).to_list() == [b'x'] * count\n"
+        "assert not {'numpy', 'pyarrow', 'zstandard'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 # zstd

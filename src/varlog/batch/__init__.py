@@ -33,20 +33,22 @@ What must always hold:
   no memory for a length before it was held against `varlog.limits`.
 - A batch that passed `verify` has its writer's bytes, and every entry lies inside of it.
 - The work per entry is done in C.
+
+The plain batch (no compression, no extensions, no flags, few entries) is the usual one and has a short way in and out
+of its own, which takes a batch only if all is well with it; whatever else comes goes the long way, which says what is
+wrong. numpy, pyarrow and zstandard are imported by the first batch that needs them: most processes never do.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum, IntFlag
-from itertools import pairwise
-from typing import Final, NamedTuple
+from itertools import accumulate, pairwise
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import zstandard
 from crc32c import crc32c
 
 from varlog import limits
@@ -61,6 +63,9 @@ from varlog.errors import (
     UnsupportedFormat,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Buffer = bytes | bytearray | memoryview
 
 MAGIC: Final = int.from_bytes(b"VLRB", "little")
@@ -72,11 +77,20 @@ _CHECKED_FROM = 8
 _PROLOGUE: Final = struct.Struct("<II")
 _EXTENSION: Final = struct.Struct("<HH")
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_OFFSET_TYPES: Final[Mapping[pa.DataType, np.dtype[np.signedinteger]]] = {
-    pa.binary(): np.dtype(np.int32),
-    pa.large_binary(): np.dtype(np.int64),
-}
 _PADDING: Final = tuple(bytes(-length % 8) for length in range(8))
+_PAIR: Final = struct.Struct("<2i")
+
+# Of a plain batch: version, codec and flags are one number; header_bytes and what is reserved another; the first two
+# offsets belong to it.
+_PLAIN: Final = struct.Struct("<IIIIIIQQqIIii")
+_SINGLE_CHECKED: Final = struct.Struct("<IIIIQQqIIii")
+_PLAIN_FORMAT: Final = VERSION
+_PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
+"""No entry of a plain batch can be too large."""
+_FEW: Final = 256
+"""So many offsets are looked at faster as Python's numbers than as an array."""
+_NO_EXTENSIONS: Final[Mapping[int, bytes]] = MappingProxyType({})
+_new_tuple = tuple.__new__
 
 
 class Codec(IntEnum):
@@ -115,14 +129,13 @@ class BatchHeader(NamedTuple):
 class RecordBatch:
     """A decoded batch: a sequence of entries over the bytes it was decoded from, which must not change meanwhile."""
 
-    __slots__ = ("_body", "_data", "_offsets", "extensions", "header")
+    __slots__ = ("_body", "_data_from", "extensions", "header")
 
     def __init__(self, header: BatchHeader, extensions: Mapping[int, bytes], body: memoryview) -> None:
         self.header = header
         self.extensions = extensions
         self._body = body
-        self._offsets = _offsets_of(body, header.count)
-        self._data = body[_padded(4 * (header.count + 1)) :]
+        self._data_from = _padded(4 * (header.count + 1))
 
     @property
     def count(self) -> int:
@@ -151,8 +164,8 @@ class RecordBatch:
         count = self.header.count
         if not -count <= index < count:
             raise IndexError(f"entry {index} of a batch of {count}")
-        index %= count
-        return bytes(self._data[self._offsets[index] : self._offsets[index + 1]])
+        begin, end = _PAIR.unpack_from(self._body, 4 * (index % count))
+        return bytes(self._body[self._data_from + begin : self._data_from + end])
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self.to_list())
@@ -163,16 +176,13 @@ class RecordBatch:
 
     def to_list(self) -> list[bytes]:
         """The entries, copied."""
-        offsets = self._offsets.tolist()
-        data = bytes(self._data)
+        offsets = struct.unpack_from(f"<{self.header.count + 1}i", self._body)
+        data = bytes(self._body[self._data_from :])
         return [data[begin:end] for begin, end in pairwise(offsets)]
 
     def to_arrow(self) -> pa.BinaryArray:
         """The entries as a `pyarrow.BinaryArray` over the batch's own bytes; they live as long as the array."""
-        body = pa.py_buffer(self._body)
-        data_from = len(self._body) - len(self._data)
-        columns = [None, body.slice(0, data_from), body.slice(data_from)]
-        return pa.BinaryArray.from_buffers(pa.binary(), self.header.count, columns, null_count=0)
+        return _arrow().binary_array(self._body, self.header.count, self._data_from)
 
 
 def encode(
@@ -190,33 +200,34 @@ def encode(
     `entries` are bytes-like objects, or a `pyarrow` array of type binary or large_binary without nulls. A body that
     zstd does not make smaller is left as it is.
     """
+    if type(entries) is list and len(entries) == 1 and not (codec or flags or extensions):
+        single = _encode_single(entries[0], writer_id, sequence, timestamp)
+        if single is not None:
+            return single
     if codec not in _KNOWN_CODECS:
         raise UnknownCodec(f"codec {codec} is none of {', '.join(f'{c.value} ({c.name})' for c in Codec)}")
     extension_bytes = _encode_extensions(extensions) if extensions else b""
     header_bytes = HEADER_BYTES + len(extension_bytes)
-    if isinstance(entries, pa.Array | pa.ChunkedArray):
-        sizes, parts = _arrow_parts(entries)
-    else:
-        sizes, parts = _sequence_parts(entries)
-    count = len(sizes)
-    data_bytes = _check_sizes(sizes, header_bytes)
-
-    offsets = np.zeros(count + 1 + (count + 1) % 2, dtype="<i4")
-    np.cumsum(sizes, out=offsets[1 : count + 1])
-    body = [offsets.data, *parts, _PADDING[data_bytes % 8]]
-    body_bytes = offsets.nbytes + _padded(data_bytes)
+    offsets, data = _arrow().parts_of(entries) if _is_arrow(entries) else _sequence_parts(entries)
+    count = len(offsets) // 4 - 1
+    data_bytes = _PAIR.unpack_from(offsets, 4 * count - 4)[1]
+    body = [offsets, _PADDING[len(offsets) % 8], *data, _PADDING[data_bytes % 8]]
+    body_bytes = _padded(len(offsets)) + _padded(data_bytes)
+    if header_bytes + body_bytes > limits.MAX_BATCH_BYTES:
+        raise BatchTooLarge(f"a batch of {header_bytes + body_bytes} bytes, at most {limits.MAX_BATCH_BYTES} are taken")
     stored = body_bytes
     if codec == Codec.ZSTD:
-        frame = zstandard.ZstdCompressor().compress(b"".join(body))
+        from varlog.batch.zstd import compress  # noqa: PLC0415
+
+        frame = compress(b"".join(body))
         if _padded(len(frame)) < body_bytes:
             stored = _padded(len(frame))
             body = [frame, _PADDING[len(frame) % 8]]
         else:
             codec = Codec.NONE
-    length = header_bytes + stored
     try:
         header = HEADER.pack(
-            MAGIC, 0, length, VERSION, codec, flags, count, header_bytes, 0,
+            MAGIC, 0, header_bytes + stored, VERSION, codec, flags, count, header_bytes, 0,
             writer_id, sequence, timestamp, body_bytes, 0,
         )  # fmt: skip
     except struct.error as e:
@@ -239,18 +250,22 @@ def peek_header(buf: Buffer) -> BatchHeader:
 
 def verify(buf: Buffer) -> BatchHeader:
     """Check all of a batch: checksum, structure, and that every entry lies inside. `buf` is that batch and no more."""
-    header, _, _ = _open_verified(buf)
-    return header
+    view = _as_view(buf)
+    return _verify_plain(view) or _open_verified(view)[0]
 
 
 def decode(buf: Buffer, *, verified: bool = False) -> RecordBatch:
     """Open a batch for reading, without copying. `verified` promises that `verify` accepted these very bytes before."""
-    header, extensions, body = _open_trusted(buf) if verified else _open_verified(buf)
-    return RecordBatch(header, extensions, body)
-
-
-def _open_verified(buf: Buffer) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:
     view = _as_view(buf)
+    if verified:
+        return RecordBatch(*_open_trusted(view))
+    header = _verify_plain(view)
+    if header is not None:
+        return RecordBatch(header, _NO_EXTENSIONS, view[HEADER_BYTES:])
+    return RecordBatch(*_open_verified(view))
+
+
+def _open_verified(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:
     header, reserved = _parse(view)
     _check_length(header, view)
     stated = int.from_bytes(view[4:_CHECKED_FROM], "little")
@@ -265,39 +280,89 @@ def _open_verified(buf: Buffer) -> tuple[BatchHeader, Mapping[int, bytes], memor
     return header, extensions, body
 
 
-def _open_trusted(buf: Buffer) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:
-    view = _as_view(buf)
+def _open_trusted(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:
     header = peek_header(view)
     _check_length(header, view)
-    return header, _decode_extensions(header, view), _body_of(header, view)
+    extensions = _NO_EXTENSIONS if header.header_bytes == HEADER_BYTES else _decode_extensions(header, view)
+    return header, extensions, _body_of(header, view)
 
 
-# Sizes
+# The plain batch
+
+
+def _encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int) -> bytes | None:
+    """A plain batch of one entry; None if that is not to be made of it."""
+    if type(entry) is not bytes or len(entry) > limits.MAX_ENTRY_BYTES:
+        return None
+    size = len(entry)
+    body_bytes = 8 + size + -size % 8
+    try:
+        head = _SINGLE_CHECKED.pack(
+            HEADER_BYTES + body_bytes, _PLAIN_FORMAT, 1, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes,
+            0, 0, size,
+        )  # fmt: skip
+    except struct.error:
+        return None
+    checked = b"".join((head, entry, _PADDING[size % 8]))
+    return _PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
+
+
+def _verify_plain(view: memoryview) -> BatchHeader | None:
+    """The header of a plain batch that is sound in every respect; None says nothing about what it is instead."""
+    length = len(view)
+    if length < HEADER_BYTES + 8:
+        return None
+    (magic, stated, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
+     reserved, begin, end) = _PLAIN.unpack_from(view)  # fmt: skip
+    if (
+        magic != MAGIC
+        or plain_format != _PLAIN_FORMAT
+        or header_bytes != HEADER_BYTES
+        or reserved
+        or begin
+        or not 0 < count <= _FEW
+        or length_field != length
+        or HEADER_BYTES + body_bytes != length
+        or length > _PLAIN_BYTES
+        or crc32c(view[_CHECKED_FROM:]) != stated
+    ):
+        return None
+    data_from = HEADER_BYTES + 8
+    if count > 1:
+        data_from = HEADER_BYTES + _padded(4 * count + 4)
+        if data_from > length:
+            return None
+        offsets = struct.unpack_from(f"<{count + 1}i", view, HEADER_BYTES)
+        end = offsets[-1]
+        if sorted(offsets) != [*offsets] or (not count % 2 and view[data_from - 4 : data_from] != _PADDING[4]):
+            return None
+    data_end = data_from + end
+    if end < 0 or data_end + -data_end % 8 != length or view[data_end:] != _PADDING[end % 8]:
+        return None
+    header = (length, VERSION, 0, 0, count, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
+    return _new_tuple(BatchHeader, header)
+
+
+# Entries in
 
 
 def _padded(length: int) -> int:
     return length + -length % 8
 
 
-def _check_sizes(sizes: npt.NDArray[np.int64], header_bytes: int) -> int:
-    """Hold what is to be encoded against the limits; returns the bytes of all entries."""
-    count = len(sizes)
-    if count > limits.MAX_BATCH_ENTRIES:
-        raise BatchTooLarge(f"{count} entries, at most {limits.MAX_BATCH_ENTRIES} make a batch")
-    data_bytes = int(sizes.sum())
-    if data_bytes > limits.MAX_ENTRY_BYTES and (largest := int(sizes.max())) > limits.MAX_ENTRY_BYTES:
-        raise EntryTooLarge(f"an entry of {largest} bytes, at most {limits.MAX_ENTRY_BYTES} are taken")
-    length = header_bytes + _padded(4 * (count + 1)) + _padded(data_bytes)
-    if length > limits.MAX_BATCH_BYTES:
-        raise BatchTooLarge(f"a batch of {length} bytes, at most {limits.MAX_BATCH_BYTES} are taken")
-    return data_bytes
+def _is_arrow(entries: object) -> bool:
+    """Whether it is a column; if nobody imported pyarrow it cannot be one."""
+    return type(entries) is not list and "pyarrow" in sys.modules and _arrow().is_column(entries)
 
 
-# Entries in
+def _arrow() -> ModuleType:
+    from varlog.batch import arrow  # noqa: PLC0415
+
+    return arrow
 
 
-def _sequence_parts(entries: Sequence[Buffer]) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
-    """The sizes and the bytes of plain entries."""
+def _sequence_parts(entries: Sequence[Buffer]) -> tuple[bytes, Sequence[Buffer]]:
+    """The offsets and the bytes of plain entries."""
     try:
         count = len(entries)
         if count == 0:
@@ -309,32 +374,13 @@ def _sequence_parts(entries: Sequence[Buffer]) -> tuple[npt.NDArray[np.int64], S
             entries = [memoryview(entry).tobytes() for entry in entries]
     except TypeError as e:
         raise InvalidArgument(f"entries are a sequence of bytes-like objects or a pyarrow array: {e}") from None
-    return np.fromiter(map(len, entries), np.int64, count), entries
-
-
-def _arrow_parts(array: pa.Array | pa.ChunkedArray) -> tuple[npt.NDArray[np.int64], Sequence[Buffer]]:
-    """The sizes and the bytes of a binary column; the bytes are the column's own."""
-    if array.type not in _OFFSET_TYPES:
-        raise InvalidArgument(f"a column of type {array.type}; cast it to binary")
-    dtype = _OFFSET_TYPES[array.type]
-    try:
-        # A column read from a file or another process is only as good as its bytes.
-        array.validate(full=True)
-    except pa.ArrowInvalid as e:
-        raise InvalidArgument(f"the column contradicts itself: {e}") from None
-    if array.null_count:
-        raise InvalidArgument(f"{array.null_count} entries are null; an entry is bytes, of which there may be none")
-    if len(array) == 0:
-        raise EmptyBatch("a batch needs at least one entry")
-    sizes: list[npt.NDArray[np.int64]] = []
-    parts: list[Buffer] = []
-    for chunk in array.chunks if isinstance(array, pa.ChunkedArray) else [array]:
-        if len(chunk):
-            _, offset_buffer, data_buffer = chunk.buffers()
-            offsets = np.frombuffer(offset_buffer, dtype, len(chunk) + 1, chunk.offset * dtype.itemsize)
-            sizes.append(np.diff(offsets).astype(np.int64, copy=False))
-            parts.append(memoryview(data_buffer)[offsets[0] : offsets[-1]])
-    return np.concatenate(sizes), parts
+    offsets = list(accumulate(map(len, entries), initial=0))
+    total = offsets[-1]
+    if total > limits.MAX_ENTRY_BYTES and (largest := max(map(len, entries))) > limits.MAX_ENTRY_BYTES:
+        raise EntryTooLarge(f"an entry of {largest} bytes, at most {limits.MAX_ENTRY_BYTES} are taken")
+    if total > limits.MAX_BATCH_BYTES:
+        raise BatchTooLarge(f"entries of {total} bytes; a batch has at most {limits.MAX_BATCH_BYTES}")
+    return struct.pack(f"<{count + 1}i", *offsets), entries
 
 
 # Header
@@ -427,45 +473,18 @@ def _decode_extensions(header: BatchHeader, view: memoryview) -> Mapping[int, by
 
 def _body_of(header: BatchHeader, view: memoryview) -> memoryview:
     body = view[header.header_bytes :]
-    return body if header.codec == Codec.NONE else _decompress(header, body)
+    if header.codec == Codec.NONE:
+        return body
+    from varlog.batch.zstd import decompress  # noqa: PLC0415
 
-
-def _decompress(header: BatchHeader, stored: memoryview) -> memoryview:
-    """The body out of its zstd frame. Memory is taken only for a size within the limits, stated twice alike."""
-    try:
-        frame = zstandard.get_frame_parameters(stored)
-        if frame.content_size != header.body_bytes or frame.window_size > limits.MAX_BATCH_BYTES:
-            raise MalformedBatch("the zstd frame's declared size is not the batch's")
-        end = _zstd_frame_end(stored, frame.has_checksum)
-        if _padded(end) != len(stored) or any(stored[end:]):
-            raise MalformedBatch("the zstd frame is not followed by zero padding alone")
-        return memoryview(zstandard.ZstdDecompressor().decompress(stored[:end], allow_extra_data=False))
-    except zstandard.ZstdError as e:
-        raise MalformedBatch(f"the zstd frame cannot be read: {e}") from None
-
-
-def _zstd_frame_end(stored: memoryview, has_checksum: bool) -> int:
-    """Where the frame ends and padding begins: zstd frames may end in zeros, so only its block headers tell."""
-    if stored[:4] != _ZSTD_MAGIC:
-        raise MalformedBatch("the body is not a zstd frame")
-    at = zstandard.frame_header_size(stored)
-    last = 0
-    while not last:
-        if at + 3 > len(stored):
-            raise MalformedBatch("the zstd frame is cut off")
-        block = int.from_bytes(stored[at : at + 3], "little")
-        last, kind, size = block & 1, block >> 1 & 3, block >> 3
-        at += 3 + (1 if kind == 1 else size)
-    return at + 4 * has_checksum
-
-
-def _offsets_of(body: memoryview, count: int) -> npt.NDArray[np.int32]:
-    return np.frombuffer(body, "<i4", count + 1)
+    return decompress(body, header.body_bytes)
 
 
 def _check_body(header: BatchHeader, body: memoryview) -> None:
     """Every entry lies inside the data, in order, and all padding is zero."""
-    offsets = _offsets_of(body, header.count)
+    import numpy as np  # noqa: PLC0415
+
+    offsets = np.frombuffer(body, "<i4", header.count + 1)
     offsets_end = 4 * (header.count + 1)
     data_from = _padded(offsets_end)
     data_end = data_from + int(offsets[-1])
