@@ -18,6 +18,11 @@ METADATA_REPOSITORY: Address = "mr"
 """The metadata repository that leads, whichever process that is."""
 
 
+def unnamed_address(location: str) -> Address:
+    """The address of a node of which only the place is known, before it has said who it is."""
+    return f"at/{location}"
+
+
 def node_address(snid: StorageNodeID) -> Address:
     """The address of a storage node."""
     return f"sn/{snid}"

@@ -12,9 +12,9 @@ their results to `finish_scan`; then `flush`; then write what the executors have
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from typing import Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from varlog import batch, errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, Send
@@ -84,6 +84,15 @@ class StorageNode:
         self._seq = 0
         self._asks = True
         self._reported = -KEEP_ALIVE
+        self._stream_handlers: dict[type[Message], Callable[[LogStreamExecutor, Address, Any, float], None]] = {
+            Append: self._on_append,
+            Replicate: self._on_replicate,
+            ReplicateAck: self._on_replicate_ack,
+            Scan: self._on_scan,
+            Seal: self._on_seal,
+            Unseal: self._on_unseal,
+            Cuts: self._on_cuts,
+        }
 
     def add(self, executor: LogStreamExecutor) -> None:
         """Serve one more replica."""
@@ -99,12 +108,24 @@ class StorageNode:
         for waiting in self._waiting.pop(lsid, ()):
             self._answer_unknown(waiting.source, waiting.scan)
 
+    def on_reconnected(self) -> None:
+        """The way to the metadata repository is a new one: nothing is assumed known at its other end (rule 5)."""
+        self._asks = True
+
     @property
     def executors(self) -> Seq[LogStreamExecutor]:
         return list(self._executors.values())
 
     def on_message(self, source: Address, message: Message, now: float) -> None:
         """Anything that arrives for this node."""
+        handle = self._stream_handlers.get(type(message))
+        if handle is not None:
+            executor = self._executors.get(message.lsid)  # type: ignore[attr-defined]
+            if executor is None:
+                self._answer_unknown(source, message)
+            else:
+                handle(executor, source, message, now)
+            return
         match message:
             case Commit():
                 self._on_commit(message, now)
@@ -113,34 +134,20 @@ class StorageNode:
             case GetInfo(request):
                 replicas = tuple(executor.info() for executor in self._executors.values())
                 self._send(source, Info(request, self.snid, self.boot, replicas))
-            case Append() | Replicate() | ReplicateAck() | Scan() | Seal() | Unseal() | Cuts():
-                executor = self._executors.get(message.lsid)
-                if executor is None:
-                    self._answer_unknown(source, message)
-                else:
-                    self._on_stream_message(executor, source, message, now)
             case _:
                 raise errors.InvalidArgument(f"a storage node does not take {type(message).__name__}")
 
-    def _on_stream_message(self, executor: LogStreamExecutor, source: Address, message: Message, now: float) -> None:
-        match message:
-            case Append():
-                self._on_append(executor, source, message, now)
-            case Replicate():
-                self._on_replicate(executor, source, message)
-            case ReplicateAck():
-                executor.on_replicate_ack(message, now)
-            case Scan():
-                self._on_scan(executor, source, message, now)
-            case Seal():
-                executor.seal(source, message)
-                self._fetch_if_behind(executor, now)
-            case Unseal():
-                executor.unseal(source, message, now)
-            case Cuts():
-                self._on_cuts(executor, message, now)
-            case _:
-                raise errors.InvalidArgument(f"a log stream does not take {type(message).__name__}")
+    def _on_replicate_ack(
+        self, executor: LogStreamExecutor, _source: Address, message: ReplicateAck, now: float
+    ) -> None:
+        executor.on_replicate_ack(message, now)
+
+    def _on_seal(self, executor: LogStreamExecutor, source: Address, message: Seal, now: float) -> None:
+        executor.seal(source, message)
+        self._fetch_if_behind(executor, now)
+
+    def _on_unseal(self, executor: LogStreamExecutor, source: Address, message: Unseal, now: float) -> None:
+        executor.unseal(source, message, now)
 
     def _on_append(self, executor: LogStreamExecutor, source: Address, message: Append, now: float) -> None:
         try:
@@ -152,7 +159,7 @@ class StorageNode:
             return
         executor.append(source, message, header, now)
 
-    def _on_replicate(self, executor: LogStreamExecutor, source: Address, message: Replicate) -> None:
+    def _on_replicate(self, executor: LogStreamExecutor, source: Address, message: Replicate, _now: float) -> None:
         try:
             header = batch.verify(message.batch)
         except errors.VarlogError:
@@ -252,7 +259,7 @@ class StorageNode:
             self._fetched[executor.lsid] = now
             self._send(METADATA_REPOSITORY, FetchCuts(self.snid, executor.lsid, executor.version))
 
-    def _on_cuts(self, executor: LogStreamExecutor, message: Cuts, now: float) -> None:
+    def _on_cuts(self, executor: LogStreamExecutor, _source: Address, message: Cuts, now: float) -> None:
         before = executor.committed_end
         for cc in message.cuts:
             if not executor.apply_commit(cc):

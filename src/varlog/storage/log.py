@@ -134,7 +134,7 @@ class LogStreamStorage:
             with typed_errors(self._path):
                 yield
         except BaseException:
-            self._abandon()
+            self.abandon()
             raise
 
     def _start_anew(self) -> None:
@@ -192,9 +192,9 @@ class LogStreamStorage:
                 self._io(lambda files: files.sync(self._filling.offset))
                 self._io(LogFiles.sync_mark)
         finally:
-            self._abandon()
+            self.abandon()
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Let go of files and lock, whatever state they are in."""
         self._reader.close()
         files, self._files = self._files, None
@@ -321,6 +321,7 @@ class LogStreamStorage:
             )  # fmt: skip
             group = self._group_for(len(record))
             group.add_step(Trim(record, [segment.name for segment in doomed]), len(record))
+            group.needs_sync = True
 
     def _stage_frame(self, active: ActiveSegment, kind: FrameKind, body: bytes, llsn: LLSN, epoch: Epoch) -> WriteGroup:
         size = fmt.FRAME_HEADER_BYTES + len(body)
@@ -366,6 +367,14 @@ class LogStreamStorage:
         """Whether `take` has something to give."""
         filling = self._filling
         return bool(self._full or filling.steps or filling.flush)
+
+    @property
+    def urgent_bytes(self) -> int | None:
+        """How much `take` would give that somebody waits for; None if nobody does: commit contexts alone can go with
+        whatever follows them, and are flushed in the end."""
+        if self._full:
+            return self._full[0].size
+        return self._filling.size if self._filling.needs_sync else None
 
     def flush_commits(self) -> None:
         """Let the next group be synced, so that every commit context staged so far becomes durable with it."""

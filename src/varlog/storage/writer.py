@@ -56,10 +56,11 @@ class GroupCommitWriter:
                         return
                     self._wake.wait()
                 storage, done = self._queue.popitem(last=False)
-            _write(storage, done)
+            done(storage, *write_next(storage))
 
 
-def _write(storage: LogStreamStorage, done: Done) -> None:
+def write_next(storage: LogStreamStorage) -> tuple[WriteGroup | None, VarlogError | None]:
+    """Take the next group, write and sync it: what `Done` is told, in the thread that calls this."""
     group: WriteGroup | None = None
     try:
         group = storage.take()
@@ -68,6 +69,5 @@ def _write(storage: LogStreamStorage, done: Done) -> None:
             if group.needs_sync:
                 storage.sync(group)
     except VarlogError as e:
-        done(storage, group, e)
-        return
-    done(storage, group, None)
+        return group, e
+    return group, None

@@ -1,0 +1,268 @@
+"""What an operator asks of the manager, as conversations: register and remove nodes, topics and log streams (M1, M2).
+
+A conversation is a generator. It yields the requests to send, all at once, is sent their answers in the same order, and
+returns the id of what it made; whoever runs it carries the messages and throws in an error when answers stay out. It
+remembers nothing outside of itself: a manager that dies in the middle leaves a log stream in CREATING, which counts for
+nothing and is found later (M3, rule 13).
+
+A log stream is made on the nodes first and registered last, so that a registered log stream has all its replicas.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from collections.abc import Sequence as Seq
+from typing import NamedTuple, NoReturn, TypeVar
+
+from varlog import errors, limits
+from varlog.core.address import METADATA_REPOSITORY, Address, node_address, unnamed_address
+from varlog.core.messages import (
+    AbortStream,
+    AddLogStream,
+    AddNode,
+    AddStream,
+    AddTopic,
+    CreateStream,
+    CreateTopic,
+    Decided,
+    DeleteTopic,
+    GetInfo,
+    GetMetadata,
+    Info,
+    Message,
+    Metadata,
+    RegisterNode,
+    RegisterStream,
+    RemoveLogStream,
+    RemoveNode,
+    RemoveStream,
+    RemoveTopic,
+    ReplicaReply,
+    SealStream,
+    StreamInfo,
+    TopicInfo,
+    UnregisterNode,
+    UnregisterStream,
+)
+from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
+
+Requests = Seq[tuple[Address, Message]]
+Conversation = Generator[Requests, Seq[Message], int]
+
+DEFAULT_REPLICATION_FACTOR = 3
+_SEAL_ATTEMPTS = 5
+
+_T = TypeVar("_T", bound=Message)
+
+
+class Place(NamedTuple):
+    """Where a replica goes."""
+
+    snid: StorageNodeID
+    volume: str
+
+
+class Registrar:
+    """Begins conversations. `infos` holds the nodes that answered lately, by id."""
+
+    def __init__(self, new_request: Callable[[], int], infos: Callable[[], Mapping[StorageNodeID, Info]]) -> None:
+        self._request = new_request
+        self._infos = infos
+
+    def begin(self, asked: Message) -> Conversation:
+        """The conversation that does what an operator asks for."""
+        match asked:
+            case AddNode(_, address):
+                return self.add_node(address)
+            case RemoveNode(_, snid):
+                return self.remove_node(snid)
+            case AddTopic():
+                return self.add_topic(asked)
+            case RemoveTopic(_, name):
+                return self.remove_topic(name)
+            case AddStream(_, topic, nodes):
+                return self.add_stream(topic, nodes)
+            case RemoveStream(_, lsid):
+                return self.remove_stream(lsid)
+            case _:
+                raise errors.InvalidArgument(f"a manager is not asked for {type(asked).__name__}")
+
+    # Nodes
+
+    def add_node(self, address: str) -> Conversation:
+        """M1: ask the node who it is, then register it."""
+        info = _one(Info, (yield [(unnamed_address(address), GetInfo(self._request()))]))
+        volumes = tuple(volume.path for volume in info.volumes)
+        yield from self._decide(RegisterNode(self._request(), info.snid, info.address or address, volumes))
+        return info.snid
+
+    def remove_node(self, snid: StorageNodeID) -> Conversation:
+        metadata = yield from self._metadata()
+        if snid not in {node.snid for node in metadata.nodes}:
+            raise errors.UnknownNode(f"storage node {snid} is not registered")
+        yield from self._decide(UnregisterNode(self._request(), snid))
+        return snid
+
+    # Topics
+
+    def add_topic(self, asked: AddTopic) -> Conversation:
+        metadata = yield from self._metadata()
+        if not 1 <= asked.streams <= limits.MAX_LOG_STREAMS:
+            raise errors.InvalidArgument(f"a topic has 1 to {limits.MAX_LOG_STREAMS} log streams, not {asked.streams}")
+        factor = asked.replication_factor or min(DEFAULT_REPLICATION_FACTOR, max(1, len(metadata.nodes)))
+        least = asked.min_replicas or min(2, factor)
+        place(metadata, self._infos(), factor)  # rather no topic than one without a log stream
+        created = yield from self._decide(CreateTopic(self._request(), asked.name, factor, least))
+        tpid = TopicID(created.value)
+        for _ in range(asked.streams):
+            yield from self._add_stream(tpid, factor, ())
+        return tpid
+
+    def remove_topic(self, name: str) -> Conversation:
+        metadata = yield from self._metadata()
+        topic = _topic(metadata, name)
+        yield from self._decide(DeleteTopic(self._request(), topic.tpid))
+        for stream in metadata.streams:
+            if stream.tpid == topic.tpid:
+                yield from self._remove_data(stream.lsid, stream.replicas)
+        return topic.tpid
+
+    # Log streams
+
+    def add_stream(self, name: str, nodes: tuple[StorageNodeID, ...]) -> Conversation:
+        """M2, in a topic that exists."""
+        metadata = yield from self._metadata()
+        topic = _topic(metadata, name)
+        if nodes and len(nodes) != topic.replication_factor:
+            raise errors.InvalidArgument(
+                f"topic {name!r} has {topic.replication_factor} replicas of each log stream, not {len(nodes)}"
+            )
+        return (yield from self._add_stream(topic.tpid, topic.replication_factor, nodes))
+
+    def _add_stream(self, tpid: TopicID, factor: int, nodes: tuple[StorageNodeID, ...]) -> Conversation:
+        metadata = yield from self._metadata()
+        places = place(metadata, self._infos(), factor, nodes)
+        created = yield from self._decide(CreateStream(self._request(), tpid))
+        lsid = LogStreamID(created.value)
+        try:
+            replies = yield [
+                (node_address(snid), AddLogStream(self._request(), tpid, lsid, volume)) for snid, volume in places
+            ]
+            for reply in replies:
+                _succeeded(reply, ReplicaReply)
+            replicas, volumes = tuple(p.snid for p in places), tuple(p.volume for p in places)
+            yield from self._decide(RegisterStream(self._request(), lsid, replicas, volumes))
+        except errors.VarlogError:
+            yield from self._undo(lsid, places)
+            raise
+        return lsid
+
+    def _undo(self, lsid: LogStreamID, places: Seq[Place]) -> Generator[Requests, Seq[Message], None]:
+        """Abort first: only what can never be registered any more is deleted (rule 13)."""
+        (aborted,) = yield [(METADATA_REPOSITORY, AbortStream(self._request(), lsid))]
+        if isinstance(aborted, Decided) and aborted.code == 0:
+            yield from self._remove_data(lsid, tuple(p.snid for p in places))
+
+    def remove_stream(self, lsid: LogStreamID) -> Conversation:
+        """Seal and take out in one go; the manager itself may unseal it in between, then once more."""
+        for attempt in range(_SEAL_ATTEMPTS):
+            metadata = yield from self._metadata()
+            stream = _stream(metadata, lsid)
+            topic = next(t for t in metadata.topics if t.tpid == stream.tpid)
+            if stream.last_glsn > topic.trim:
+                raise errors.Conflict(
+                    f"log stream {lsid} holds entries up to {stream.last_glsn}; trim topic {topic.name!r} first"
+                )
+            try:
+                if stream.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING):
+                    yield from self._decide(SealStream(self._request(), lsid, stream.epoch))
+                yield from self._decide(UnregisterStream(self._request(), lsid))
+            except errors.Conflict:
+                if attempt == _SEAL_ATTEMPTS - 1:
+                    raise
+            else:
+                yield from self._remove_data(lsid, stream.replicas)
+                break
+        return lsid
+
+    def _remove_data(self, lsid: LogStreamID, snids: Seq[StorageNodeID]) -> Generator[Requests, Seq[Message], None]:
+        """Data of what is no more. Of a node that does not answer it stays, and is in nobody's way: no log stream gets
+        its id again."""
+        for snid in snids:
+            try:
+                yield [(node_address(snid), RemoveLogStream(self._request(), lsid))]
+            except errors.VarlogError:
+                continue
+
+    # The metadata repository
+
+    def _metadata(self) -> Generator[Requests, Seq[Message], Metadata]:
+        return _one(Metadata, (yield [(METADATA_REPOSITORY, GetMetadata(self._request()))]))
+
+    def _decide(self, request: Message) -> Generator[Requests, Seq[Message], Decided]:
+        (reply,) = yield [(METADATA_REPOSITORY, request)]
+        return _succeeded(reply, Decided)
+
+
+def place(
+    metadata: Metadata, infos: Mapping[StorageNodeID, Info], factor: int, nodes: Seq[StorageNodeID] = ()
+) -> list[Place]:
+    """Nodes and volumes for the replicas of a new log stream: those that have fewest, then those with most room."""
+    load = Counter(snid for stream in metadata.streams for snid in stream.replicas)
+    registered = {node.snid for node in metadata.nodes}
+    answering = {snid: info for snid, info in infos.items() if snid in registered}
+    for snid in nodes:
+        if snid not in registered:
+            raise errors.UnknownNode(f"storage node {snid} is not registered")
+        if snid not in answering:
+            raise errors.Unreachable(f"storage node {snid} does not answer")
+
+    def least_loaded(snid: StorageNodeID) -> tuple[int, int, int]:
+        return load[snid], -sum(volume.free_bytes for volume in answering[snid].volumes), snid
+
+    chosen = list(nodes) or sorted(answering, key=least_loaded)[:factor]
+    if len(chosen) < factor:
+        raise errors.Unreachable(
+            f"{factor} storage nodes are needed and {len(answering)} of {len(registered)} registered ones answer"
+        )
+    return [Place(snid, _volume(answering[snid])) for snid in chosen]
+
+
+def _volume(info: Info) -> str:
+    load = Counter(replica.volume for replica in info.replicas)
+    volumes = sorted(info.volumes, key=lambda volume: (load[volume.path], -volume.free_bytes))
+    return volumes[0].path if volumes else ""
+
+
+def _topic(metadata: Metadata, name: str) -> TopicInfo:
+    for topic in metadata.topics:
+        if topic.name == name:
+            return topic
+    raise errors.UnknownTopic(f"there is no topic {name!r}")
+
+
+def _stream(metadata: Metadata, lsid: LogStreamID) -> StreamInfo:
+    for stream in metadata.streams:
+        if stream.lsid == lsid:
+            return stream
+    raise errors.UnknownLogStream(f"there is no log stream {lsid}")
+
+
+def _one(kind: type[_T], replies: Seq[Message]) -> _T:
+    (reply,) = replies
+    if not isinstance(reply, kind):
+        _stray(reply)
+    return reply
+
+
+def _succeeded(reply: Message, kind: type[_T]) -> _T:
+    if not isinstance(reply, kind):
+        _stray(reply)
+    if code := getattr(reply, "code", 0):
+        raise errors.from_wire(code, getattr(reply, "detail", ""))
+    return reply
+
+
+def _stray(reply: Message) -> NoReturn:
+    raise errors.InvalidArgument(f"answered with {type(reply).__name__}")

@@ -1,0 +1,30 @@
+"""Whose log a directory holds, as its own files say it.
+
+The path of a log stream names its cluster, storage node and log stream, not its topic; and a path can be a copy. Every
+segment begins with all of it, and no segment has its name before its head is whole.
+"""
+
+from __future__ import annotations
+
+from varlog.errors import Corrupt
+from varlog.storage import format as fmt
+from varlog.storage.files import FileSystem
+from varlog.storage.segment import parse_segment_name
+from varlog.types import LogStreamIdentity
+
+
+def identify(fs: FileSystem, path: str) -> LogStreamIdentity | None:
+    """The identity in the newest segment whose head can be read; None if there is no segment: then nobody was ever told
+    of this log stream. `Corrupt` if there are segments and none says whose they are."""
+    names = [name for name in fs.listdir(path) if parse_segment_name(name) is not None]
+    for name in reversed(names):
+        file = fs.open(f"{path}/{name}")
+        try:
+            header = fmt.decode_segment_header(file.pread(fmt.SEGMENT_HEADER_BYTES, 0))
+        finally:
+            file.close()
+        if header is not None:
+            return header.identity
+    if names:
+        raise Corrupt("no segment says whose it is", segment=names[-1], offset=0)
+    return None

@@ -1,0 +1,85 @@
+"""Writing: carries what the replicas stage to their disks, in the event loop's own thread or in a writer's.
+
+A group that is small goes to disk right here, in the event loop. On a disk that syncs in a fraction of a millisecond,
+two hops between threads cost as much as the sync they would hide, and what arrives meanwhile waits in the sockets and
+makes up the next group. A large group, or any on a disk that has lately been slow, goes to the volume's writer thread
+(`GroupCommitWriter`), and the loop serves others meanwhile.
+
+There is one group of a replica under way at a time. A group is written one turn of the loop after it was asked for, so
+that what was sent to others in this turn is on its way before the loop waits for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Final
+
+from varlog.errors import VarlogError
+from varlog.storage.group import WriteGroup
+from varlog.storage.log import LogStreamStorage
+from varlog.storage.writer import GroupCommitWriter, write_next
+
+INLINE_BYTES: Final = 256 * 1024
+INLINE_SECONDS: Final = 0.002
+"""A disk that takes longer than this, on the average of late, is left to the thread."""
+_SMOOTHING: Final = 0.2
+
+Finished = Callable[[LogStreamStorage, WriteGroup | None, VarlogError | None], None]
+"""As `varlog.storage.writer.Done`, on the event loop."""
+
+
+class VolumeWriting:
+    """The writing on one volume."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
+        self._loop = loop
+        self._finished = finished
+        self._thread: GroupCommitWriter | None = None
+        self._busy: set[LogStreamStorage] = set()
+        self._seconds = 0.0
+        """How long a small group took lately."""
+
+    def is_busy(self, storage: LogStreamStorage) -> bool:
+        return storage in self._busy
+
+    def submit(self, storage: LogStreamStorage) -> None:
+        """Write what is staged and waited for, if no group of it is under way."""
+        size = storage.urgent_bytes
+        if size is None or storage in self._busy or storage.poisoned or storage.corruption is not None:
+            return
+        self._busy.add(storage)
+        self._loop.call_soon(self._begin, storage)
+
+    def _begin(self, storage: LogStreamStorage) -> None:
+        size = storage.urgent_bytes or 0
+        if size > INLINE_BYTES or self._seconds > INLINE_SECONDS:
+            if self._thread is None:
+                self._thread = GroupCommitWriter()
+            self._thread.submit(storage, self._on_thread)
+            return
+        began = time.perf_counter()
+        group, error = write_next(storage)
+        self._seconds += _SMOOTHING * (time.perf_counter() - began - self._seconds)
+        self._end(storage, group, error)
+
+    def _on_thread(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+        self._loop.call_soon_threadsafe(self._from_thread, storage, group, error)
+
+    def _from_thread(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+        # The thread is for a disk that is slow; whether it still is can only be found out by trying.
+        self._seconds *= 1 - _SMOOTHING
+        self._end(storage, group, error)
+
+    def _end(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+        self._busy.discard(storage)
+        if group is not None and error is None:
+            storage.finish(group)
+        self._finished(storage, group, error)
+
+    def stop(self) -> None:
+        """Finish what the thread has; the storages can be closed then."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
