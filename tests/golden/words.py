@@ -43,7 +43,7 @@ def span(begin: int, end: int) -> str:
     return f"{begin}" if end - begin == 1 else f"{begin}-{end - 1}"
 
 
-def entries(data: bytes) -> str:
+def entries(data: bytes | memoryview) -> str:
     return "[" + " ".join(entry.decode() for entry in batch.decode(data).to_list()) + "]"
 
 

@@ -190,7 +190,7 @@ class LogStreamExecutor:
             stored.batch = batch
             self._backups.replicate(stored, now)
 
-    def _store(self, prev_sequence: Sequence, header: BatchHeader, batch: bytes) -> Pending:
+    def _store(self, prev_sequence: Sequence, header: BatchHeader, batch: bytes | memoryview) -> Pending:
         writer_id, sequence, count = WriterID(header.writer_id), Sequence(header.sequence), header.count
         stored = Pending(self.end, count, self.epoch, writer_id, sequence, prev_sequence, len(batch))
         self._pending.add(stored)

@@ -53,7 +53,7 @@ class Append(Message, frozen=True):
     horizon: LLSN
     """How far the writer knew this log stream to be committed when it first sent this batch: if the writer's records
     may have expired since, the batch's fate is unknown rather than new (rule 19)."""
-    batch: bytes
+    batch: bytes | memoryview
 
 
 class AppendReply(Message, frozen=True):
@@ -102,7 +102,7 @@ class Replicate(Message, frozen=True):
     epoch: Epoch
     llsn: LLSN
     prev_sequence: Sequence
-    batch: bytes
+    batch: bytes | memoryview
 
 
 class ReplicateAck(Message, frozen=True):

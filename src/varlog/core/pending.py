@@ -27,7 +27,7 @@ class Pending:
         sequence: Sequence,
         prev_sequence: Sequence,
         size: int,
-        batch: bytes | None = None,
+        batch: bytes | memoryview | None = None,
     ) -> None:
         self.llsn = llsn
         self.count = count

@@ -29,7 +29,7 @@ class ReplicaLog(Protocol):
         """Whether what is told to be durable is synced; False for a node that was told not to."""
 
     def stage_batch(
-        self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes, header: BatchHeader
+        self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
     ) -> None: ...
 
     def stage_commit(self, cc: CommitContext) -> None: ...

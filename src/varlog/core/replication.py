@@ -25,7 +25,7 @@ class Replicable(Protocol):
 
     llsn: LLSN
     prev_sequence: Sequence
-    batch: bytes | None
+    batch: bytes | memoryview | None
 
     @property
     def end(self) -> LLSN: ...

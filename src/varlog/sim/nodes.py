@@ -59,8 +59,10 @@ class RecordingLog:
         self.flush_commits = storage.flush_commits
         self.llsn_after = storage.llsn_after
 
-    def stage_batch(self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes, header: BatchHeader) -> None:
-        self._frames.saw(self._lsid, epoch, llsn, header.count, batch, self._where)
+    def stage_batch(
+        self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
+    ) -> None:
+        self._frames.saw(self._lsid, epoch, llsn, header.count, bytes(batch), self._where)
         self._stage_batch(llsn, epoch, prev_sequence, batch, header)
 
 

@@ -1,0 +1,176 @@
+"""The catalogue: which number each message has on the wire, and how its body is made.
+
+A number is given once and never changes its meaning; gaps are left so that what belongs together can stay together. The
+messages of `hot` are packed by hand, all others are msgpack arrays of their fields in order. A receiver ignores fields
+it does not know at the end of such an array, and takes the default for fields that are missing there.
+
+What goes wrong while bytes are taken apart, whatever it is, is the sender's fault and a `ProtocolError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from varlog import limits
+from varlog.batch import Buffer
+from varlog.core import messages as core
+from varlog.core.messages import Message
+from varlog.errors import InvalidArgument
+from varlog.wire import hello, hot
+from varlog.wire.hot import Codec, Decode, Out
+
+HOT: Final[Sequence[tuple[int, type[Message], Callable[[int], Codec]]]] = [
+    (8, hot.Ping, hot.ping),
+    (9, hot.Pong, hot.pong),
+    (16, core.Append, hot.append),
+    (17, core.AppendReply, hot.append_reply),
+    (18, core.Scan, hot.scan),
+    (19, core.ScanReply, hot.scan_reply),
+    (24, core.Replicate, hot.replicate),
+    (25, core.ReplicateAck, hot.replicate_ack),
+]
+
+HELLO: Final[Sequence[tuple[int, type[Message]]]] = [
+    (1, hello.Hello),
+    (2, hello.Welcome),
+    (3, hello.Proof),
+    (4, hello.Ready),
+    (5, hello.Refused),
+]
+
+CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
+    # Storage node and metadata repository
+    (32, core.Report),
+    (33, core.Commit),
+    (34, core.Snapshot),
+    (35, core.FetchCuts),
+    (36, core.Cuts),
+    # Manager and storage node
+    (48, core.GetInfo),
+    (49, core.Info),
+    (50, core.AddLogStream),
+    (51, core.RemoveLogStream),
+    (52, core.Seal),
+    (53, core.Unseal),
+    (54, core.ReplicaReply),
+    # Anyone and the metadata repository
+    (64, core.GetMetadata),
+    (65, core.Metadata),
+    (66, core.GetTail),
+    (67, core.Tail),
+    (68, core.TrimTopic),
+    (69, core.Decided),
+    (72, core.RegisterNode),
+    (73, core.AnnounceNode),
+    (74, core.UnregisterNode),
+    (75, core.RegisterManager),
+    (76, core.CreateTopic),
+    (77, core.DeleteTopic),
+    (78, core.CreateStream),
+    (79, core.RegisterStream),
+    (80, core.UnregisterStream),
+    (81, core.AbortStream),
+    (82, core.SealStream),
+    (83, core.UnsealStream),
+    (84, core.RunStream),
+    # Operators and the manager
+    (96, core.AddNode),
+    (97, core.RemoveNode),
+    (98, core.AddTopic),
+    (99, core.RemoveTopic),
+    (100, core.AddStream),
+    (101, core.RemoveStream),
+    (102, core.Managed),
+]
+
+_HEADER = Struct(hot.FRAME)
+_MSGPACK = msgspec.msgpack.Encoder()
+
+
+def _control(number: int, cls: type[Message], most: int) -> Codec:
+    pack, body_of = _HEADER.pack, _MSGPACK.encode
+    parse = msgspec.msgpack.Decoder(cls).decode
+
+    def encode(message: Any, out: Out) -> int:
+        body = body_of(message)
+        size = len(body)
+        if size > most:
+            raise InvalidArgument(f"a {cls.__name__} of {size} bytes; at most {most} fit into one")
+        out(pack(size, number, 0) + body)
+        return 8 + size
+
+    def decode(view: memoryview, begin: int, end: int) -> Message:
+        return parse(view[begin:end])
+
+    return Codec(encode, decode, decode, 1, most)
+
+
+def _codecs() -> dict[int, tuple[type[Message], Codec]]:
+    found: dict[int, tuple[type[Message], Codec]] = {}
+    for number, hot_cls, make in HOT:
+        found[number] = (hot_cls, make(number))
+    for number, cls in HELLO:
+        found[number] = (cls, _control(number, cls, limits.HELLO_BYTES))
+    for number, cls in CONTROL:
+        found[number] = (cls, _control(number, cls, limits.MAX_CONTROL_BYTES))
+    assert len(found) == len(HOT) + len(HELLO) + len(CONTROL), "a number is given once"
+    return found
+
+
+CODECS: Final = _codecs()
+"""By number: the class and its codec."""
+
+NUMBERS: Final = {cls: number for number, (cls, _) in CODECS.items()}
+
+ENCODERS: Final = {cls: codec.encode for cls, codec in CODECS.values()}
+"""By class, for the sender."""
+
+Entry = tuple[int, int, Decode, Decode]
+Table = list[Entry | None]
+"""By number, for the receiver: least and most of the body's length, `decode`, `adopt`; None where a number may not
+occur. Plain tuples, because they are unpacked for every frame."""
+
+_REFUSED = NUMBERS[hello.Refused]
+_GREETING = {number for number, _ in HELLO}
+_LAST = max(CODECS)
+
+
+def _entry(number: int) -> Entry:
+    _, decode, adopt, least, most = CODECS[number][1]
+    if number == _REFUSED:
+        decode = adopt = _refused
+    return (least, most, decode, adopt)
+
+
+def _refused(view: memoryview, begin: int, end: int) -> NoReturn:
+    refused = CODECS[_REFUSED][1].decode(view, begin, end)
+    assert isinstance(refused, hello.Refused)
+    raise hello.PeerRefused(refused)
+
+
+def _table(numbers: set[int]) -> Table:
+    return [_entry(number) if number in numbers else None for number in range(_LAST + 1)]
+
+
+BEFORE_HELLO: Final = _table(_GREETING)
+"""What may be received until the hello is done."""
+
+AFTER_HELLO: Final = _table((set(CODECS) - _GREETING) | {_REFUSED})
+"""What may be received from then on."""
+
+
+def name_of(number: int) -> str:
+    """What to call a message of that number in an error."""
+    known = CODECS.get(number)
+    return f"message type {number}" if known is None else known[0].__name__
+
+
+def encode(message: Message) -> bytes:
+    """The whole frame of a message as one piece."""
+    pieces: list[Buffer] = []
+    ENCODERS[message.__class__](message, pieces.append)
+    return b"".join(pieces)

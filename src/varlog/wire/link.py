@@ -1,0 +1,144 @@
+"""Connecting to a server: once (`dial`), or for as long as one is wanted (`Link`)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Final
+
+from varlog.core.messages import Message
+from varlog.errors import ConnectionLost, Unreachable, VarlogError
+from varlog.wire.connection import Connection, Owner, Receiver
+from varlog.wire.endpoint import parse_address
+from varlog.wire.hello import Dialing, Identity, Role
+from varlog.wire.secret import Secret
+
+DIAL_SECONDS: Final = 5.0
+FIRST_WAIT: Final = 0.05
+LONGEST_WAIT: Final = 1.0
+
+
+class _Nobody:
+    """The owner of a connection that nobody keeps track of."""
+
+    def on_opened(self, connection: Connection) -> None: ...
+
+    def on_established(self, connection: Connection) -> None: ...
+
+    def on_lost(self, connection: Connection) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
+async def dial(
+    address: str,
+    identity: Identity,
+    wants: Role,
+    secret: Secret,
+    receiver: Receiver,
+    *,
+    timeout: float = DIAL_SECONDS,  # noqa: ASYNC109  # what is raised has to say which address it was
+    owner: Owner = _NOBODY,
+) -> Connection:
+    """Connect and finish the hello, or raise why that was not possible."""
+    host, port = parse_address(address)
+    loop = asyncio.get_running_loop()
+    connection = Connection(Dialing(identity, wants, secret), receiver, owner, accepted=False)
+    try:
+        async with asyncio.timeout(timeout):
+            await loop.create_connection(lambda: connection, host, port)
+            await connection.settled()
+    except TimeoutError:
+        connection.close()
+        raise Unreachable(f"{address} did not answer within {timeout} s") from None
+    except OSError as error:
+        connection.close()
+        raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    if connection.closed:
+        raise _why_refused(address, connection)
+    return connection
+
+
+def _why_refused(address: str, connection: Connection) -> VarlogError:
+    error = connection.error
+    if error is None or isinstance(error, ConnectionLost):
+        return Unreachable(f"{address} closed the connection before the hello was done")
+    return error
+
+
+class Link:
+    """A connection to one server that is dialled again, for as long as the link is open, whenever it is lost.
+
+    Between two attempts it waits 50 ms at first, twice as long each time, one second at most. What is sent while there
+    is no connection is dropped: whoever sends has to be ready for that anyway, since it may be lost on the way as well.
+    The receiver's `on_connected` tells of each new connection.
+    """
+
+    def __init__(self, address: str, identity: Identity, wants: Role, secret: Secret, receiver: Receiver) -> None:
+        self.address = address
+        self.connection: Connection | None = None
+        """The present one; None between two."""
+        self.error: VarlogError | None = None
+        """Why the last attempt failed or the last connection ended."""
+        self._identity = identity
+        self._wants = wants
+        self._secret = secret
+        self._receiver = receiver
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Whether the hello is done and nothing has ended the connection since."""
+        return self.connection is not None and not self.connection.closed
+
+    def open(self) -> None:
+        """Begin to dial."""
+        parse_address(self.address)
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self.address}")
+
+    def send(self, message: Message) -> bool:
+        """Send if there is a connection; False if the message was dropped."""
+        return self.connection is not None and self.connection.send(message)
+
+    def close(self) -> None:
+        """Close the connection and dial no more."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self.connection is not None:
+            self.connection.close()
+
+    async def _run(self) -> None:
+        wait = FIRST_WAIT
+        loop = asyncio.get_running_loop()
+        while True:
+            began = loop.time()
+            try:
+                connection = await dial(
+                    self.address, self._identity, self._wants, self._secret, self._receiver, owner=self
+                )
+                await connection.gone()
+            except VarlogError as error:
+                self.error = error
+            if loop.time() - began > LONGEST_WAIT:
+                wait = FIRST_WAIT
+            await asyncio.sleep(wait * random.uniform(0.75, 1))
+            wait = min(2 * wait, LONGEST_WAIT)
+
+    # The connection's owner
+
+    def on_opened(self, connection: Connection) -> None: ...
+
+    def on_established(self, connection: Connection) -> None:
+        self.connection = connection
+        self.error = None
+
+    def on_lost(self, connection: Connection) -> None:
+        if connection is self.connection:
+            self.connection = None
+            self.error = connection.error

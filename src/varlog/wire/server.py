@@ -1,0 +1,116 @@
+"""A listening socket and the connections it accepted.
+
+The number of connections is bounded, and so is the number of those that have not finished their hello: a further one
+takes the place of the oldest of these, which has had the most time to prove itself. So strangers cannot keep members of
+the cluster out by connecting and saying nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+
+from varlog import limits
+from varlog.errors import Busy, CannotListen, PeerStalled, VarlogError
+from varlog.wire.connection import Connection, Receiver
+from varlog.wire.endpoint import format_address, parse_address
+from varlog.wire.hello import Accepting, Identity, Role
+from varlog.wire.secret import Secret
+
+_log = logging.getLogger(__name__)
+_BACKLOG = 512
+
+
+class Server:
+    """Accepts connections of certain roles for one receiver."""
+
+    def __init__(self, identity: Identity, accepts: frozenset[Role], secret: Secret, receiver: Receiver) -> None:
+        self.address = ""
+        """Where it listens, with the port it was given."""
+        self.connections: set[Connection] = set()
+        """Those whose hello is done."""
+        self.refusals = 0
+        """How many connections ended before their hello was done."""
+        self._identity = identity
+        self._accepts = accepts
+        self._secret = secret
+        self._receiver = receiver
+        self._greeting: dict[Connection, None] = {}
+        self._listener: asyncio.Server
+
+    @classmethod
+    async def start(
+        cls, address: str, identity: Identity, accepts: frozenset[Role], secret: Secret, receiver: Receiver
+    ) -> Server:
+        """Listen at the address; port 0 lets the system choose one."""
+        server = cls(identity, accepts, secret, receiver)
+        loop = asyncio.get_running_loop()
+        listening = await _bind(address)
+        try:
+            server._listener = await loop.create_server(server._accept, sock=listening, backlog=_BACKLOG)
+        except OSError as error:
+            listening.close()
+            raise _cannot_listen(address, error) from error
+        server.address = format_address(listening.getsockname())
+        return server
+
+    async def close(self) -> None:
+        """Stop listening and close every connection; returns when all have ended."""
+        self._listener.close()
+        ending = [*self._greeting, *self.connections]
+        for connection in ending:
+            connection.close()
+        await asyncio.gather(*(connection.gone() for connection in ending))
+        await self._listener.wait_closed()
+
+    def _accept(self) -> Connection:
+        handshake = Accepting(self._identity, self._accepts, self._secret)
+        return Connection(handshake, self._receiver, self, accepted=True)
+
+    # The connections' owner
+
+    def on_opened(self, connection: Connection) -> None:
+        self._greeting[connection] = None
+        if len(self.connections) + len(self._greeting) > limits.MAX_CONNECTIONS:
+            connection.close(Busy(f"this server has {limits.MAX_CONNECTIONS} connections, and takes no more"))
+        elif len(self._greeting) > limits.MAX_HELLOS:
+            oldest = next(iter(self._greeting))
+            oldest.close(PeerStalled("too many connections have not finished their hello, and this is the oldest"))
+
+    def on_established(self, connection: Connection) -> None:
+        del self._greeting[connection]
+        self.connections.add(connection)
+
+    def on_lost(self, connection: Connection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+        else:
+            del self._greeting[connection]
+            self.refusals += 1
+            _log.info("no hello with %s: %s", connection.remote, connection.error)
+
+
+async def _bind(address: str) -> socket.socket:
+    """A socket bound to the first address that the host's name stands for."""
+    host, port = parse_address(address)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, name = found[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(address, error) from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(name)
+    except OSError as error:
+        listening.close()
+        raise _cannot_listen(address, error) from error
+    return listening
+
+
+def _cannot_listen(address: str, error: OSError) -> VarlogError:
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(f"{address} is taken by another process; stop it or choose another port")
+    return CannotListen(f"cannot listen at {address}: {error.strerror or error}")

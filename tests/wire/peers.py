@@ -1,0 +1,80 @@
+"""What the tests of connections share: receivers that remember, a small cluster, and raw sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from varlog.core.messages import Message
+from varlog.errors import VarlogError
+from varlog.types import ClusterID
+from varlog.wire import Connection, Identity, Ping, Pong, Role, Secret, Server, dial
+
+CLUSTER = ClusterID(7)
+SECRET = Secret(bytes(range(32)))
+NODE = Identity(CLUSTER, Role.STORAGE_NODE, 5)
+CLIENT = Identity(CLUSTER, Role.CLIENT)
+MEMBERS = frozenset(Role)
+SECONDS = 20.0
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run on the loop of the daemons; a test that hangs fails."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(main, SECONDS))
+
+
+class Recorder:
+    """Remembers everything it is told; answers pings if it is a server's."""
+
+    def __init__(self) -> None:
+        self.connections: list[Connection] = []
+        self.messages: list[Message] = []
+        self.turns: list[tuple[Connection, int]] = []
+        """Whose read it was, and how many messages had arrived at its end."""
+        self.closed: list[tuple[Connection, VarlogError | None]] = []
+        self._changed = asyncio.Event()
+
+    def on_connected(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        self._changed.set()
+
+    def on_message(self, connection: Connection, message: Message) -> None:
+        self.messages.append(message)
+        if isinstance(message, Ping):
+            connection.send(Pong(message.request, len(message.payload)))
+        self._changed.set()
+
+    def on_turn(self, connection: Connection) -> None:
+        self.turns.append((connection, len(self.messages)))
+
+    def on_closed(self, connection: Connection, error: VarlogError | None) -> None:
+        self.closed.append((connection, error))
+        self._changed.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something this was told of makes the condition true."""
+        while not condition():
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def received(self, count: int) -> list[Message]:
+        """Wait for so many messages in all."""
+        await self.until(lambda: len(self.messages) >= count)
+        return self.messages
+
+    async def ended(self, count: int = 1) -> VarlogError | None:
+        """Wait for so many connections to have ended; why the last one did."""
+        await self.until(lambda: len(self.closed) >= count)
+        return self.closed[-1][1]
+
+
+async def serve(receiver: Recorder, identity: Identity = NODE, address: str = "127.0.0.1:0") -> Server:
+    return await Server.start(address, identity, MEMBERS, SECRET, receiver)
+
+
+async def join(server: Server, receiver: Recorder) -> Connection:
+    return await dial(server.address, CLIENT, Role.STORAGE_NODE, SECRET, receiver)
