@@ -116,6 +116,10 @@ class MalformedSnapshot(VarlogError, code=29):
     """Bytes that claim to be a deduplication table are not one, though their checksum holds; repair the replica."""
 
 
+class JournalFailed(VarlogError, code=30):
+    """The metadata journal could not be written; whether its last decision is on disk, only a restart can tell."""
+
+
 # 40-59: log stream
 
 

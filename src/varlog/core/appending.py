@@ -15,6 +15,9 @@ log tells a new batch from one it has forgotten. So a writer that has been silen
 
 The writer changes the log stream only when nothing it sent there is undecided. While a log stream is sealed it asks the
 replicas, with the old epoch, what became of its batches; one that is complete tells (rule 19).
+
+An append whose batch can be sent at once, and its answer, are what a client does most. They take a short way through
+here: no object is made for them but the operation, the message and the outcome.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Final, NamedTuple
+
+import msgspec
 
 from varlog import batch, errors, limits
 from varlog.core.address import Send, node_address
@@ -81,44 +86,31 @@ class WriterOptions(NamedTuple):
     window: int = 256
     attempt_timeout: float = 0.5
     codec: batch.Codec = batch.Codec.NONE
+    affinity: int | None = None
+    """Which of the log streams that take appends to prefer, counted around; None: any one, and stay there."""
 
 
 DEFAULT_OPTIONS: Final = WriterOptions()
 
 
-class _Operation:
-    __slots__ = (
-        "attempts",
-        "batch",
-        "deadline",
-        "entries",
-        "horizon",
-        "id",
-        "requests",
-        "sequence",
-        "told",
-        "unresolved",
-    )
-
-    def __init__(self, id_: int, entries: Seq[bytes], deadline: float) -> None:
-        self.id = id_
-        self.entries = entries
-        self.deadline = deadline
-        self.sequence = Sequence(0)
-        self.batch = b""
-        self.horizon = LLSN(0)
-        self.requests: list[int] = []
-        self.told = False
-        """Whoever asked for it has been told its outcome."""
-        self.unresolved: set[Epoch] = set()
-        """Epochs of attempts whose fate on the present log stream is not known."""
+class _Operation(msgspec.Struct, gc=False, eq=False):
+    id: int
+    entries: Seq[bytes]
+    deadline: float
+    sequence: Sequence
+    batch: bytes
+    horizon: LLSN = LLSN(0)
+    requests: tuple[int, ...] = ()
+    told: bool = False
+    """Whoever asked for it has been told its outcome."""
+    finished: bool = False
+    """Nothing that is said of it matters any more: it is decided, or its writer id was given up."""
+    unresolved: tuple[Epoch, ...] = ()
+    """Epochs of attempts whose fate on the present log stream is not known."""
 
 
-class _Attempt(NamedTuple):
-    op: _Operation
-    epoch: Epoch
-    follows_settled: bool
-    """The writer's batch before it was known to be committed when this was sent."""
+_Attempt = tuple[_Operation, Epoch, bool]
+"""The operation, the epoch it was sent in, and whether the writer's batch before it was known to be committed then."""
 
 
 class Writer:
@@ -151,7 +143,10 @@ class Writer:
         self._queue: deque[_Operation] = deque()
         self._sent: deque[_Operation] = deque()
         self._lsid: LogStreamID | None = None
+        self._open: StreamInfo | None = None
+        """The log stream if it takes appends, to the writer's knowledge."""
         self._resend_at = 0.0
+        self._heard_at = 0.0
         self.wants_metadata = True
         """Set when what the writer knows of the cluster is not enough; cleared by `on_metadata`."""
         self._begin_life()
@@ -168,14 +163,28 @@ class Writer:
     def outstanding(self) -> int:
         return len(self._queue) + len(self._sent)
 
+    @property
+    def log_stream(self) -> LogStreamID | None:
+        """Where the writer is, or was last."""
+        return self._lsid
+
+    def silence(self, now: float) -> float:
+        """For how long it has been waiting for an answer and heard none."""
+        return now - self._heard_at if self._sent else 0.0
+
     def append(self, id_: int, entries: Seq[bytes], deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
         if len(self._queue) >= limits.MAX_QUEUED_APPENDS:
             raise errors.Busy(f"{limits.MAX_QUEUED_APPENDS} appends wait already; slow down")
-        op = _Operation(id_, entries, deadline)
-        self._number(op)
-        self._queue.append(op)
-        self._pump(now)
+        sequence = Sequence(self._sequence + 1)
+        op = _Operation(id_, entries, deadline, sequence, self._encode(entries, sequence))
+        self._sequence = sequence
+        stream = self._open
+        if stream is not None and self._sent and not self._queue and len(self._sent) < self._options.window:
+            self._send_first(op, stream)
+        else:
+            self._queue.append(op)
+            self._pump(now)
 
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""
@@ -187,6 +196,18 @@ class Writer:
             newest = max((max(op.unresolved, default=Epoch(0)) for op in self._sent), default=Epoch(0))
             if stream.epoch > newest:
                 self._resend(now)
+
+    def on_connected(self, snid: StorageNodeID, now: float) -> None:
+        """There is a new connection to a node: what was sent to it before may be lost."""
+        stream = self._stream()
+        if self._sent and stream is not None and snid in stream.replicas:
+            self._resend(now)
+
+    def on_disconnected(self, snid: StorageNodeID, _now: float) -> None:
+        """A node cannot be reached: it may not be the one to ask any more."""
+        stream = self._stream()
+        if self._sent and stream is not None and snid in stream.replicas:
+            self.wants_metadata = True
 
     def tick(self, now: float) -> None:
         """Called a few times a second."""
@@ -203,47 +224,55 @@ class Writer:
 
     def _pump(self, now: float) -> None:
         self._choose()
-        stream = self._stream()
-        if stream is None or not takes_appends(stream):
+        stream = self._open
+        if stream is None:
             self.wants_metadata = self.wants_metadata or self.outstanding > 0
             return
-        if not self._sent and self._queue and now - self._known_at > FRESH_SECONDS:
-            self.wants_metadata = True
-            return
+        if not self._sent and self._queue:
+            if now - self._known_at > FRESH_SECONDS:
+                self.wants_metadata = True
+                return
+            self._resend_at = now + self._options.attempt_timeout
+            self._heard_at = now
         while self._queue and len(self._sent) < self._options.window:
-            op = self._queue.popleft()
-            if not self._sent:
-                self._resend_at = now + self._options.attempt_timeout
-            op.horizon = max(stream.llsn_end, self._known_end.get(stream.lsid, LLSN(0)))
-            self._sent.append(op)
-            prev = self._last_on.get(stream.lsid, Sequence(0))
-            if len(self._sent) > 1:
-                prev = max(prev, self._sent[-2].sequence)
-            self._attempt(op, stream, stream.epoch, prev, stream.primary)
+            self._send_first(self._queue.popleft(), stream)
 
-    def _number(self, op: _Operation) -> None:
-        sequence = Sequence(self._sequence + 1)
-        op.batch = batch.encode(
-            op.entries,
+    def _send_first(self, op: _Operation, stream: StreamInfo) -> None:
+        """Send a batch that was not sent before, after all that were."""
+        lsid, sent = stream.lsid, self._sent
+        prev = self._last_on.get(lsid, Sequence(0))
+        if sent and sent[-1].sequence > prev:
+            prev = sent[-1].sequence
+        op.horizon = max(stream.llsn_end, self._known_end.get(lsid, LLSN(0)))
+        sent.append(op)
+        self._attempt(op, stream, stream.epoch, prev, stream.primary)
+
+    def _encode(self, entries: Seq[bytes], sequence: Sequence) -> bytes:
+        return batch.encode(
+            entries,
             writer_id=self.writer_id,
             sequence=sequence,
             timestamp=self._timestamp(),
             codec=self._options.codec,
         )
-        self._sequence = op.sequence = sequence
 
     def _choose(self) -> None:
         """Stay on the log stream while it can be used, and while anything sent there is undecided."""
         stream = self._stream()
-        if stream is not None and takes_appends(stream):
+        usable = stream is not None and takes_appends(stream)
+        self._open = stream if usable else None
+        prefers_another = self._options.affinity is not None and not self._sent
+        if (usable and not prefers_another) or any(op.unresolved for op in self._sent):
             return
-        if any(op.unresolved for op in self._sent):
-            return
-        chosen = self._routing.choose(self._tpid, self.writer_id)
-        if chosen is not None:
+        affinity = self.writer_id if self._options.affinity is None else self._options.affinity
+        chosen = self._routing.choose(self._tpid, affinity)
+        if chosen is not None and (stream is None or chosen.lsid != stream.lsid):
             self._lsid = chosen.lsid
+            self._open = chosen
             self._attempts.clear()  # all decided: what is still said of them says nothing of the next log stream
             self._queue.extendleft(reversed([op for op in self._sent if not op.told]))
+            for op in self._sent:
+                op.finished = op.told
             self._sent.clear()
 
     def _resend(self, now: float) -> None:
@@ -263,28 +292,29 @@ class Writer:
 
     def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
         request = self._new_request()
-        op.requests.append(request)
-        follows_settled = prev == self._last_on.get(stream.lsid, Sequence(0))
-        self._attempts[request] = _Attempt(op, epoch, follows_settled)
-        op.unresolved.add(epoch)
-        append = Append(request, stream.lsid, epoch, prev, op.horizon, op.batch)
-        self._send(node_address(node), append)
+        op.requests += (request,)
+        self._attempts[request] = (op, epoch, prev == self._last_on.get(stream.lsid, Sequence(0)))
+        if epoch not in op.unresolved:
+            op.unresolved += (epoch,)
+        self._send(node_address(node), Append(request, stream.lsid, epoch, prev, op.horizon, op.batch))
 
     # Answers
 
     def on_reply(self, reply: AppendReply, now: float) -> None:
         """What a storage node says of an attempt."""
         attempt = self._attempts.pop(reply.request, None)
-        if attempt is None or attempt.op not in self._sent:
+        if attempt is None:
             return
         op, epoch, follows_settled = attempt
+        if op.finished:
+            return
         if reply.code == 0:
             self._on_committed(op, reply, now)
         elif reply.code == errors.DidNotHappen.code:
-            op.unresolved = {e for e in op.unresolved if e > epoch}
+            op.unresolved = tuple(e for e in op.unresolved if e > epoch)
             self._on_negative(op, reply.code, now)
         elif reply.code in _REFUSED_FOR_GOOD and len(op.requests) == 1:
-            op.unresolved.clear()
+            op.unresolved = ()
             self._finish(op, Rejected(reply.code))
             self._pump(now)
         elif reply.code == errors.FateExpired.code or not self._options.retry:
@@ -292,21 +322,24 @@ class Writer:
         elif reply.code == errors.SequenceGap.code and follows_settled and len(op.unresolved) == 1:
             # What it follows was committed before it was sent, so the log has forgotten this writer since, and can
             # take none of its batches again, this one in no copy: it goes on under a new id.
-            op.unresolved.clear()
+            op.unresolved = ()
             self._retire(now)
         else:
             self.wants_metadata = True
 
     def _on_committed(self, op: _Operation, reply: AppendReply, now: float) -> None:
-        self._last_on[reply.lsid] = max(self._last_on.get(reply.lsid, Sequence(0)), op.sequence)
-        self._known_end[reply.lsid] = max(self._known_end.get(reply.lsid, LLSN(0)), LLSN(reply.llsn + reply.count))
-        self._known_at = now
-        committed = Committed(
-            reply.glsn, reply.llsn, reply.count, reply.lsid, reply.epoch, reply.replicas, reply.synced
-        )
-        self._finish(op, committed)
+        lsid, end = reply.lsid, LLSN(reply.llsn + reply.count)
+        if op.sequence > self._last_on.get(lsid, 0):
+            self._last_on[lsid] = op.sequence
+        if end > self._known_end.get(lsid, 0):
+            self._known_end[lsid] = end
+        self._known_at = self._heard_at = now
         self._resend_at = now + self._options.attempt_timeout
-        self._pump(now)
+        self._finish(
+            op, Committed(reply.glsn, reply.llsn, reply.count, lsid, reply.epoch, reply.replicas, reply.synced)
+        )
+        if self._queue:
+            self._pump(now)
 
     def _on_negative(self, op: _Operation, code: int, now: float) -> None:
         if op.unresolved:
@@ -317,6 +350,7 @@ class Writer:
         self._pump(now)
 
     def _finish(self, op: _Operation, outcome: Outcome) -> None:
+        op.finished = True
         self._sent.remove(op)
         for request in op.requests:
             self._attempts.pop(request, None)
@@ -344,10 +378,14 @@ class Writer:
         a new id, or is rejected if its time is up."""
         sent, self._sent = list(self._sent), deque()
         self._begin_life()
-        self._lsid = None
-        self._queue.extendleft(reversed([op for op in sent if not op.unresolved and not op.told]))
+        self._lsid = self._open = None
+        again = [op for op in sent if not op.unresolved and not op.told]
+        for op in sent:
+            op.finished = op.told or bool(op.unresolved)
+        self._queue.extendleft(reversed(again))
         for op in self._queue:
-            self._number(op)
+            self._sequence = op.sequence = Sequence(self._sequence + 1)
+            op.batch = self._encode(op.entries, op.sequence)
         for op in sent:
             if op.unresolved:
                 self._tell(op, Undecided())

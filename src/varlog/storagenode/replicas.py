@@ -86,9 +86,7 @@ class Replicas:
         return self._serve(volume, LogStreamStorage.create(self._fs, path, identity, self._options), identity)
 
     def _serve(self, volume: str, storage: LogStreamStorage, identity: LogStreamIdentity) -> Replica:
-        executor = LogStreamExecutor(
-            identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe
-        )
+        executor = LogStreamExecutor(identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe)
         storage.snapshot_source = executor.dedup.snapshot
         executor.recover(storage.recovered, storage.corruption)
         replica = self._replicas[identity.lsid] = Replica(volume, storage, executor)

@@ -1,14 +1,15 @@
 """The volumes of a storage node: where its data lies, and who the node is (B1, B2, B4, B5).
 
 A replica lies in `<volume>/cid=<cid>/snid=<snid>/lsid=<lsid>`, on one volume. The directory above it, the
-StorageNodePath, also holds `boot`, how often the node was started, and `lock`, which one process has. A node that is not
-told its id takes the one it finds on its volumes, or makes one at random and keeps it by making the directory.
+StorageNodePath, also holds `boot`, how often the node was started, and `lock`, which one process has. A node that is
+not told its id takes the one it finds on its volumes, or makes one at random and keeps it by making the directory.
 
 What must always hold: the boot number is greater at every start, on whatever volumes survive.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 
@@ -46,6 +47,7 @@ class Volumes:
         error_if_exists: bool = False,
     ) -> Volumes:
         """Check the volumes, find out or decide who the node is, and count this start."""
+        paths = [os.path.abspath(path) for path in paths]
         for path in paths:
             if not fs.is_writable_directory(path):
                 raise errors.NotWritable(f"volume {path} is not an existing directory that can be written")
@@ -98,8 +100,8 @@ class Volumes:
                 lsid = LogStreamID(number)
                 if lsid in found:
                     raise errors.WrongIdentity(
-                        f"log stream {lsid} is on two volumes, {found[lsid]} and {volume}: a replica is on one; move the "
-                        "one that does not belong there away"
+                        f"log stream {lsid} is on two volumes, {found[lsid]} and {volume}: a replica is on one; move "
+                        "the one that does not belong there away"
                     )
                 found[lsid] = volume
         return found

@@ -1,0 +1,66 @@
+"""Peers: the open connections of a daemon, by the addresses the core knows them by.
+
+A storage node is known by its id, whoever dialled whom; the metadata repository is one address; anybody else gets one
+that is never given again, so that an answer reaches the connection that asked or nobody. Two connections to the same
+peer are both kept, and the newer one is used.
+"""
+
+from __future__ import annotations
+
+from varlog.core.address import METADATA_REPOSITORY, Address, node_address
+from varlog.core.messages import Message
+from varlog.types import StorageNodeID
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Role
+
+
+class Peers:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self._connections: dict[Address, list[Connection]] = {}
+        self._newest: dict[Address, Connection] = {}
+        self._names: dict[Connection, Address] = {}
+        self._guests = 0
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def admit(self, connection: Connection) -> Address:
+        """A connection is ready."""
+        role, node_id = connection.peer.role, connection.peer.node_id
+        if role is Role.STORAGE_NODE:
+            address = node_address(StorageNodeID(node_id))
+        elif role is Role.METADATA_REPOSITORY:
+            address = METADATA_REPOSITORY
+        else:
+            self._guests += 1
+            address = f"guest/{self._guests}"
+        self._names[connection] = address
+        self._connections.setdefault(address, []).append(connection)
+        self._newest[address] = connection
+        return address
+
+    def drop(self, connection: Connection) -> Address | None:
+        """A connection is closed; its address, if it was the last one there."""
+        address = self._names.pop(connection, None)
+        if address is None:
+            return None
+        others = self._connections[address]
+        others.remove(connection)
+        if others:
+            self._newest[address] = others[-1]
+            return None
+        del self._connections[address], self._newest[address]
+        return address
+
+    def name(self, connection: Connection) -> Address:
+        return self._names[connection]
+
+    def at(self, address: Address) -> Connection | None:
+        return self._newest.get(address)
+
+    def send(self, address: Address, message: Message) -> bool:
+        """False if nobody is there, or more is waiting to be sent than may."""
+        connection = self._newest.get(address)
+        return connection is not None and connection.send(message)

@@ -1,0 +1,1 @@
+"""The manager: registers, places, and brings log streams back after restarts."""

@@ -1,0 +1,40 @@
+"""`vms start`: the manager as a process of its own."""
+
+from __future__ import annotations
+
+from varlog.daemon.config import ManagerConfig
+from varlog.daemon.http import Health
+from varlog.daemon.service import Service, run
+from varlog.manager.server import ManagerServer
+
+
+def main(config: ManagerConfig) -> int:
+    """Run until stopped; returns the exit code."""
+
+    async def live(service: Service[ManagerConfig]) -> None:
+        manager = await ManagerServer.start(config)
+        try:
+            metrics = service.metrics
+            metrics.gauge("varlog_nodes_registered", "Storage nodes registered.", lambda: len(manager.registered))
+            metrics.gauge("varlog_nodes_answering", "Storage nodes that answer.", lambda: len(manager.answering))
+            metrics.counter("varlog_manager_steps", "Requests sent to bring log streams back.", lambda: manager.steps)
+            await service.expose(lambda: health(manager))
+            service.ready(manager.address)
+            await service.stop.wait()
+        finally:
+            await manager.stop()
+
+    return run(live, config)
+
+
+def health(manager: ManagerServer) -> Health:
+    silent = sorted(set(manager.registered) - set(manager.answering))
+    status = "ok" if manager.is_connected and not silent else "degraded" if silent else "disconnected"
+    details = {
+        "address": manager.address,
+        "metadata_repository": "connected" if manager.is_connected else "not connected",
+        "storage_nodes": manager.registered,
+        "silent": silent,
+        "doing": manager.doing,
+    }
+    return Health(status, details)

@@ -1,0 +1,315 @@
+"""ManagerServer: the manager on an event loop.
+
+It asks the metadata repository and every storage node how they are, a few times a second, and sends what
+`varlog.core.manager` decides; when something it asked for has been done it looks again at once, so a restart flow of
+many steps takes as long as its messages. It keeps nothing: the next look at the world shows what has happened.
+
+Operators' requests are conversations of `varlog.core.registration`; here they are carried, each with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from varlog import errors, limits
+from varlog.core.address import METADATA_REPOSITORY, Address, node_address, unnamed_address
+from varlog.core.manager import reconcile
+from varlog.core.messages import (
+    AddNode,
+    AddStream,
+    AddTopic,
+    Decided,
+    GetInfo,
+    GetMetadata,
+    Info,
+    Managed,
+    Message,
+    Metadata,
+    RegisterManager,
+    RemoveNode,
+    RemoveStream,
+    RemoveTopic,
+    ReplicaReply,
+)
+from varlog.core.registration import Conversation, Registrar
+from varlog.daemon import logs
+from varlog.daemon.config import ManagerConfig
+from varlog.daemon.peers import Peers
+from varlog.types import ClusterID, StorageNodeID
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Identity, Role
+from varlog.wire.link import Link, dial
+from varlog.wire.secret import Secret
+from varlog.wire.server import Server
+
+HEARTBEAT: Final = 0.3
+FRESH: Final = 1.0
+"""A node that has not answered for so long is not counted on."""
+ANSWER_SECONDS: Final = 5.0
+
+_ASKED: Final = frozenset[type[Message]]({AddNode, RemoveNode, AddTopic, RemoveTopic, AddStream, RemoveStream})
+
+
+class ManagerServer:
+    """See the module's text. Made by `start`."""
+
+    def __init__(self, config: ManagerConfig, secret: Secret) -> None:
+        self._config = config
+        self._secret = secret
+        self._loop = asyncio.get_running_loop()
+        self._log = logs.get()
+        self._identity = Identity(ClusterID(config.cluster), Role.MANAGER)
+        self._server: Server
+        self._links: dict[Address, Link] = {}
+        self._locations: dict[Address, str] = {}
+        self._requests = 0
+        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._conversations: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent: dict[str, float] = {}
+        """When the steps of the last look were sent, by their sentences: what goes on is said once, and asked for
+        again only after a while."""
+        self.steps = 0
+        self.peers = Peers()
+        self.metadata: Metadata | None = None
+        self.infos: dict[StorageNodeID, tuple[float, Info]] = {}
+        self._registrar = Registrar(self._request, self._fresh_infos)
+
+    @classmethod
+    async def start(cls, config: ManagerConfig) -> ManagerServer:
+        secret = Secret.load(config.secret_file)
+        manager = cls(config, secret)
+        accepts = frozenset({Role.CLIENT})
+        manager._server = await Server.start(config.listen, manager._identity, accepts, secret, manager)
+        manager._link(METADATA_REPOSITORY, config.metadata_repository, Role.METADATA_REPOSITORY)
+        manager._beat()
+        return manager
+
+    @property
+    def address(self) -> str:
+        return self._config.advertise or self._server.address
+
+    @property
+    def is_connected(self) -> bool:
+        """To the metadata repository."""
+        return self.peers.at(METADATA_REPOSITORY) is not None
+
+    @property
+    def registered(self) -> list[StorageNodeID]:
+        return [node.snid for node in self.metadata.nodes] if self.metadata is not None else []
+
+    @property
+    def answering(self) -> list[StorageNodeID]:
+        return sorted(self._fresh_infos())
+
+    @property
+    def doing(self) -> list[str]:
+        """What it is about, in sentences."""
+        return list(self._sent)
+
+    async def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._conversations:
+            task.cancel()
+        await asyncio.gather(*self._conversations, return_exceptions=True)
+        for link in self._links.values():
+            link.close()
+        await self._server.close()
+
+    # Connections
+
+    def _link(self, address: Address, location: str, role: Role) -> None:
+        link = self._links[address] = Link(location, self._identity, role, self._secret, self)
+        self._locations[address] = location
+        link.open()
+
+    def on_connected(self, connection: Connection) -> None:
+        address = self.peers.admit(connection)
+        self._log.debug("connected", peer=address, remote=connection.remote)
+        if address == METADATA_REPOSITORY:
+            connection.send(RegisterManager(self._request(), self.address))
+            connection.send(GetMetadata(self._request()))
+
+    def on_message(self, connection: Connection, message: Message) -> None:
+        if connection.peer.role is Role.CLIENT:
+            self._on_asked(connection, message)
+            return
+        if isinstance(message, Metadata):
+            self._on_metadata(message)
+        elif isinstance(message, Info):
+            self._on_info(message)
+        answer = self._answers.pop(getattr(message, "request", 0), None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+        elif isinstance(message, Decided | ReplicaReply):
+            self._on_done(message)
+
+    def on_turn(self, connection: Connection) -> None:
+        pass
+
+    def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
+        address = self.peers.drop(connection)
+        if address is not None and error is not None:
+            self._log.info("connection closed", peer=address, reason=str(error))
+
+    def _request(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    # Watching
+
+    def _beat(self) -> None:
+        self._timer = self._loop.call_later(HEARTBEAT, self._beat)
+        self._look()
+
+    def _look(self) -> None:
+        """Ask everyone; the answers are acted upon as they come."""
+        self.peers.send(METADATA_REPOSITORY, GetMetadata(self._request()))
+        for node in self.metadata.nodes if self.metadata is not None else ():
+            self.peers.send(node_address(node.snid), GetInfo(self._request()))
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        if self.metadata is not None and metadata.version < self.metadata.version:
+            return
+        self.metadata = metadata
+        wanted = {node_address(node.snid): node.address for node in metadata.nodes if node.address}
+        for address in self._locations.keys() - {METADATA_REPOSITORY}:
+            if wanted.get(address) != self._locations[address]:
+                self._links.pop(address).close()
+                del self._locations[address]
+        for address, location in wanted.items():
+            if address not in self._links:
+                self._link(address, location, Role.STORAGE_NODE)
+        self._act()
+
+    def _on_info(self, info: Info) -> None:
+        before = self.infos.get(info.snid)
+        if before is None or info.boot >= before[1].boot:
+            self.infos[info.snid] = (self._loop.time(), info)
+            self._act()
+
+    def _fresh_infos(self) -> dict[StorageNodeID, Info]:
+        now = self._loop.time()
+        return {snid: info for snid, (heard, info) in self.infos.items() if now - heard < FRESH}
+
+    def _act(self) -> None:
+        """Take the next steps. Acting on answers as they come may repeat a request, which is harmless."""
+        if self.metadata is None:
+            return
+        now = self._loop.time()
+        sent: dict[str, float] = {}
+        for step in reconcile(self.metadata, self._fresh_infos(), self._request):
+            before = self._sent.get(step.sentence)
+            if before is None:
+                self._log.info(step.sentence)
+            if before is None or now - before >= HEARTBEAT:
+                self.peers.send(step.address, step.message)
+                self.steps += 1
+                before = now
+            sent[step.sentence] = before
+        self._sent = sent
+
+    def _on_done(self, message: Decided | ReplicaReply) -> None:
+        if message.code:
+            self._log.debug("refused", answer=message)
+        self._look()
+
+    # Operators
+
+    def _on_asked(self, connection: Connection, message: Message) -> None:
+        if type(message) not in _ASKED:
+            connection.close(errors.ProtocolError(f"a manager does not take {type(message).__name__} from a client"))
+            return
+        if len(self._conversations) >= limits.MAX_PENDING_DECISIONS:
+            busy = errors.Busy("the manager has as many requests under way as it takes")
+            connection.send(Managed(message.request, busy.code, str(busy)))  # type: ignore[attr-defined]
+            return
+        task = self._loop.create_task(self._converse(connection, message))
+        self._conversations.add(task)
+        task.add_done_callback(self._conversations.discard)
+
+    async def _converse(self, connection: Connection, asked: Message) -> None:
+        request: int = asked.request  # type: ignore[attr-defined]
+        try:
+            value = await self._run(self._registrar.begin(asked))
+        except errors.VarlogError as error:
+            connection.send(Managed(request, error.code, str(error)))
+        else:
+            connection.send(Managed(request, 0, value=value))
+        self._look()
+
+    async def _run(self, conversation: Conversation) -> int:
+        replies: Sequence[Message] | None = None
+        failure: errors.VarlogError | None = None
+        try:
+            while True:
+                requests = conversation.throw(failure) if failure is not None else conversation.send(replies)  # type: ignore[arg-type]
+                failure = None
+                try:
+                    replies = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
+                except errors.VarlogError as error:
+                    failure = error
+        except StopIteration as stop:
+            value: int = stop.value
+            return value
+
+    async def _ask(self, address: Address, message: Message) -> Message:
+        """Send a request and wait for its answer."""
+        if address.startswith(unnamed_address("")):
+            return await self._ask_unnamed(address.removeprefix(unnamed_address("")), message)
+        request: int = message.request  # type: ignore[attr-defined]
+        answer: asyncio.Future[Message] = self._loop.create_future()
+        self._answers[request] = answer
+        try:
+            if not self.peers.send(address, message):
+                link = self._links.get(address)
+                why = str(link.error) if link is not None and link.error is not None else "not connected"
+                raise errors.Unreachable(f"{address} ({self._locations.get(address, 'unknown address')}): {why}")
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await answer
+        except TimeoutError:
+            what = type(message).__name__
+            raise errors.DeadlineExceeded(f"{address} did not answer {what} within {ANSWER_SECONDS:g} s") from None
+        finally:
+            self._answers.pop(request, None)
+
+    async def _ask_unnamed(self, location: str, message: Message) -> Message:
+        connection = await dial(
+            location, self._identity, Role.STORAGE_NODE, self._secret, _Once(self._answers), timeout=ANSWER_SECONDS
+        )
+        request: int = message.request  # type: ignore[attr-defined]
+        answer: asyncio.Future[Message] = self._loop.create_future()
+        self._answers[request] = answer
+        try:
+            connection.send(message)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await answer
+        except TimeoutError:
+            raise errors.DeadlineExceeded(f"{location} did not say who it is within {ANSWER_SECONDS:g} s") from None
+        finally:
+            self._answers.pop(request, None)
+            connection.close()
+
+
+class _Once:
+    """Receives the answer of a node that is not known by name yet."""
+
+    def __init__(self, answers: dict[int, asyncio.Future[Message]]) -> None:
+        self._answers = answers
+
+    def on_connected(self, connection: Connection) -> None:
+        pass
+
+    def on_message(self, _connection: Connection, message: Message) -> None:
+        answer = self._answers.pop(getattr(message, "request", 0), None)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    def on_turn(self, connection: Connection) -> None:
+        pass
+
+    def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
+        pass

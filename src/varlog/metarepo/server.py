@@ -1,0 +1,169 @@
+"""MetadataRepositoryServer: a metadata repository on an event loop, over the embedded journal.
+
+It carries messages between connections and the core (`varlog.core.metarepo`), and the journal's groups to the disk. A
+group is written and synced in the event loop itself: nothing can be decided before the decision before it is on disk,
+so there is nothing the loop could do meanwhile but collect the reports that make up the next cut, and those wait in the
+sockets just as well.
+
+A journal that fails ends the daemon (rule 16): whether its last write is on disk is unknown, and only opening it anew
+can tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from varlog import errors
+from varlog.core.address import Address
+from varlog.core.messages import (
+    AnnounceNode,
+    FetchCuts,
+    GetMetadata,
+    GetTail,
+    Message,
+    Report,
+    TrimTopic,
+)
+from varlog.core.metarepo import MetadataRepository
+from varlog.core.metarepo import Role as Lead
+from varlog.daemon import logs
+from varlog.daemon.config import MetadataRepositoryConfig
+from varlog.daemon.peers import Peers
+from varlog.metarepo.journal import Journal
+from varlog.storage.files import FileSystem
+from varlog.types import ClusterID
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Identity, Role
+from varlog.wire.secret import Secret
+from varlog.wire.server import Server
+
+TICK: Final = 0.2
+IDLE_TICK: Final = 1.0
+
+_ACCEPTED: Final[dict[Role, frozenset[type[Message]] | None]] = {
+    Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetTail, TrimTopic}),
+    Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
+    Role.MANAGER: None,
+}
+"""What each may ask for; None: anything (M4)."""
+
+
+class MetadataRepositoryServer:
+    """See the module's text. Made by `start`."""
+
+    def __init__(self, journal: Journal, failed: Callable[[errors.VarlogError], None]) -> None:
+        self._journal = journal
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._log = logs.get()
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_active = True
+        self._server: Server
+        self.peers = Peers()
+        self.branches: Counter[object] = Counter()
+        self.repository = MetadataRepository(journal, self._send, self._observe)
+        self.groups = 0
+        """How often the journal was synced."""
+        journal.wake = self._wake
+
+    @classmethod
+    async def start(
+        cls, config: MetadataRepositoryConfig, fs: FileSystem, failed: Callable[[errors.VarlogError], None]
+    ) -> MetadataRepositoryServer:
+        """Open the journal, take the lead, listen."""
+        secret = Secret.load(config.secret_file)
+        cid = ClusterID(config.cluster)
+        journal = Journal.open(fs, config.path, cid)
+        try:
+            metadata = cls(journal, failed)
+            metadata.repository.campaign(time.time())
+            while metadata.repository.role in (Lead.CAMPAIGNING, Lead.LOADING):
+                metadata._drive()
+            identity = Identity(cid, Role.METADATA_REPOSITORY)
+            metadata._server = await Server.start(config.listen, identity, frozenset(_ACCEPTED), secret, metadata)
+        except BaseException:
+            journal.close()
+            raise
+        metadata._tick()
+        return metadata
+
+    @property
+    def address(self) -> str:
+        return self._server.address
+
+    async def stop(self) -> None:
+        """Serve no more; every decision that was answered is on disk already."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._server.close()
+        self._drive()
+        self._journal.close()
+
+    # Connections
+
+    def on_connected(self, connection: Connection) -> None:
+        address = self.peers.admit(connection)
+        self._log.debug("connected", peer=address, remote=connection.remote)
+
+    def on_message(self, connection: Connection, message: Message) -> None:
+        role = connection.peer.role
+        accepted = _ACCEPTED[role]
+        if accepted is not None and type(message) not in accepted:
+            what = f"the metadata repository does not take {type(message).__name__} from a {role.name}"
+            connection.close(errors.ProtocolError(what))
+            return
+        self._is_active = True
+        try:
+            self.repository.on_message(self.peers.name(connection), message, time.time())
+        except errors.InvalidArgument as error:
+            connection.close(errors.ProtocolError(str(error)))
+        except errors.VarlogError as error:
+            self._fail(error)
+
+    def on_turn(self, connection: Connection) -> None:
+        pass
+
+    def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
+        address = self.peers.drop(connection)
+        if address is not None and error is not None:
+            self._log.info("connection closed", peer=address, reason=str(error))
+
+    def _send(self, address: Address, message: Message) -> None:
+        self.peers.send(address, message)  # who is not there finds out what it missed when it is again (rule 5)
+
+    def _observe(self, what: object) -> None:
+        self.branches[what] += 1
+
+    def _fail(self, error: errors.VarlogError) -> None:
+        self._log.critical("stopping to protect data", error=str(error))
+        self._failed(error)
+
+    # The journal
+
+    def _wake(self) -> None:
+        self._loop.call_soon(self._drive)
+
+    def _drive(self) -> None:
+        journal = self._journal
+        while (group := journal.take()) is not None:
+            journal.write(group)
+            journal.sync(group)
+            self.groups += group.needs_sync
+            try:
+                journal.finish(group)
+            except errors.VarlogError as error:
+                self._fail(error)
+                return
+            if journal.failed is not None:
+                self._fail(errors.JournalFailed(f"the metadata journal cannot be written: {journal.failed}"))
+                return
+
+    def _tick(self) -> None:
+        self._journal.tick(self._loop.time())
+        self.repository.tick(time.time())
+        self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
+        self._is_active = False

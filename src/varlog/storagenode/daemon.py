@@ -1,0 +1,86 @@
+"""`vsn start`: the storage node as a process of its own."""
+
+from __future__ import annotations
+
+from varlog.daemon.config import StorageNodeConfig
+from varlog.daemon.http import Health
+from varlog.daemon.metrics import Metrics
+from varlog.daemon.service import Service, run
+from varlog.storage.files import FileSystem, OSFileSystem
+from varlog.storagenode.server import StorageNodeServer
+
+
+def main(config: StorageNodeConfig, fs: FileSystem | None = None) -> int:
+    """Run until stopped; returns the exit code."""
+    files = fs or OSFileSystem()
+
+    async def live(service: Service[StorageNodeConfig]) -> None:
+        node = await StorageNodeServer.start(config, files, service.fail)
+        try:
+            declare(service.metrics, node)
+            await service.expose(lambda: health(node))
+            service.ready(node.address)
+            await service.stop.wait()
+        finally:
+            await node.stop()
+
+    return run(live, config, writer_thread=True)
+
+
+def health(node: StorageNodeServer) -> Health:
+    """Whether it serves: it is connected to the metadata repository and none of its replicas needs repair."""
+    replicas = [replica.executor.info() for replica in node.replicas]
+    broken = [replica.lsid for replica in replicas if not replica.healthy]
+    status = "ok" if node.is_connected and not broken else "degraded" if broken else "disconnected"
+    details = {
+        "snid": node.snid,
+        "address": node.address,
+        "metadata_repository": "connected" if node.is_connected else "not connected",
+        "log_streams": {replica.lsid: replica.state.name for replica in replicas},
+        "in_need_of_repair": broken,
+    }
+    return Health(status, details)
+
+
+def declare(metrics: Metrics, node: StorageNodeServer) -> None:
+    """What the node counts (M12)."""
+    metrics.gauge("varlog_connections", "Open connections.", lambda: len(node.peers))
+    metrics.counters(
+        "varlog_protocol_branches",
+        "How often the protocol took which way.",
+        ("branch",),
+        lambda: [((getattr(branch, "name", str(branch)),), count) for branch, count in node.branches.items()],
+    )
+    for name, meaning in (
+        ("batches", "Batches stored."),
+        ("entries", "Entries stored."),
+        ("bytes", "Bytes of batches stored."),
+        ("commits", "Cuts applied."),
+        ("refused", "Appends refused."),
+        ("scans", "Reads answered with data."),
+        ("syncs", "Groups synced to disk."),
+    ):
+        metrics.counters(
+            f"varlog_replica_{name}",
+            meaning,
+            ("log_stream",),
+            lambda name=name: [  # type: ignore[misc]
+                ((str(replica.executor.lsid),), getattr(replica.executor, name)) for replica in node.replicas
+            ],
+        )
+    for name, meaning in (
+        ("committed_end", "The LLSN that is committed next."),
+        ("durable_end", "The LLSN that is synced next."),
+        ("end", "The LLSN that is given next."),
+        ("global_hwm", "The GLSN up to which the replica is complete."),
+        ("state", "0 SEALING, 1 SEALED, 2 RUNNING."),
+        ("epoch", "The epoch the replica is in."),
+    ):
+        metrics.gauges(
+            f"varlog_replica_{name}",
+            meaning,
+            ("log_stream",),
+            lambda name=name: [  # type: ignore[misc]
+                ((str(replica.executor.lsid),), int(getattr(replica.executor, name))) for replica in node.replicas
+            ],
+        )

@@ -1,0 +1,70 @@
+"""Reading: does the reads that the core has allowed.
+
+What was appended lately is in memory, and a subscriber at the tail waits for it: such reads are done at once, in the
+event loop, and kept short. Anything older may have to come from the disk and goes to a thread. What waits for the
+thread is bounded: beyond that a reader is told to try again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from varlog import errors, limits
+from varlog.core.messages import StoredLine
+from varlog.core.storagenode import ReadPlan
+from varlog.storage.log import LogStreamStorage
+
+TAIL_ENTRIES: Final = 4096
+TAIL_BYTES: Final = 256 * 1024
+THREADS: Final = 2
+
+Result = list[StoredLine] | errors.VarlogError
+Finished = Callable[[ReadPlan, Result], None]
+
+
+class Reading:
+    """See the module's text. `finished(plan, result)` is called on the event loop, once for every plan."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, finished: Finished) -> None:
+        self._loop = loop
+        self._finished = finished
+        self._threads: ThreadPoolExecutor | None = None
+        self.waiting = 0
+
+    def submit(self, plan: ReadPlan, storage: LogStreamStorage) -> None:
+        if plan.last_glsn - plan.scan.glsn_begin < TAIL_ENTRIES:
+            self._finished(plan, read(plan, storage, TAIL_BYTES))
+        elif self.waiting >= limits.MAX_READS_UNDER_WAY:
+            self._finished(plan, errors.Busy(f"{self.waiting} reads are under way"))
+        else:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(THREADS, "varlog-reader")
+            self.waiting += 1
+            self._threads.submit(self._in_thread, plan, storage)
+
+    def _in_thread(self, plan: ReadPlan, storage: LogStreamStorage) -> None:
+        result = read(plan, storage, limits.SCAN_REPLY_BYTES)
+        self._loop.call_soon_threadsafe(self._from_thread, plan, result)
+
+    def _from_thread(self, plan: ReadPlan, result: Result) -> None:
+        self.waiting -= 1
+        self._finished(plan, result)
+
+    def stop(self) -> None:
+        if self._threads is not None:
+            self._threads.shutdown(cancel_futures=True)
+            self._threads = None
+
+
+def read(plan: ReadPlan, storage: LogStreamStorage, most: int) -> Result:
+    """The batches of a plan, at least one if there is one, about `most` bytes of them."""
+    scan = plan.scan
+    try:
+        return storage.read(scan.glsn_begin, plan.glsn_end, min(scan.max_bytes, most))  # type: ignore[return-value]
+    except errors.VarlogError as error:
+        return error
+    except OSError as error:
+        return errors.Poisoned(f"reading failed: {error}")

@@ -1,0 +1,400 @@
+"""StorageNodeServer: a storage node on an event loop.
+
+It carries messages between connections and the core (`varlog.core.storagenode`), staged groups to the disks
+(`writing`), allowed reads to their threads (`reading`), and time to all of them; it decides nothing. What happens in
+one turn of the loop is settled together at its end: one report, one group per replica.
+
+A node dials the metadata repository and stays connected to it; it dials other nodes when it has something to replicate
+to them, at the addresses the metadata repository gives.
+
+An error that means two parts disagree on what is committed ends the node (`failed` is called); a message that makes no
+sense is its sender's problem.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from varlog import errors
+from varlog.core.address import METADATA_REPOSITORY, Address, node_address
+from varlog.core.executor import LogStreamExecutor
+from varlog.core.messages import (
+    AddLogStream,
+    AnnounceNode,
+    Append,
+    Decided,
+    GetInfo,
+    GetMetadata,
+    Info,
+    Message,
+    Metadata,
+    RemoveLogStream,
+    ReplicaReply,
+    Replicate,
+    ReplicateAck,
+    Scan,
+    Seal,
+    Unseal,
+    VolumeInfo,
+)
+from varlog.core.storagenode import ReadPlan, StorageNode
+from varlog.daemon import logs
+from varlog.daemon.config import StorageNodeConfig
+from varlog.daemon.peers import Peers
+from varlog.storage.files import FileSystem
+from varlog.storage.group import WriteGroup
+from varlog.storage.log import LogStreamStorage
+from varlog.storage.options import StorageOptions
+from varlog.storagenode.reading import Reading, Result
+from varlog.storagenode.replicas import Replica, Replicas
+from varlog.storagenode.volumes import Volumes
+from varlog.storagenode.writing import VolumeWriting
+from varlog.types import LLSN, ClusterID, Epoch, LogStreamID, ReplicaState, StorageNodeID
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Identity, Role
+from varlog.wire.link import Link
+from varlog.wire.secret import Secret
+from varlog.wire.server import Server
+
+TICK: Final = 0.1
+IDLE_TICK: Final = 0.5
+ASK_AGAIN: Final = 0.5
+
+_ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
+    Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo}),
+    Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck}),
+    Role.MANAGER: frozenset[type[Message]]({GetInfo, AddLogStream, RemoveLogStream, Seal, Unseal}),
+}
+
+
+class StorageNodeServer:
+    """See the module's text. Made by `start`."""
+
+    def __init__(
+        self,
+        config: StorageNodeConfig,
+        volumes: Volumes,
+        fs: FileSystem,
+        secret: Secret,
+        failed: Callable[[errors.VarlogError], None],
+    ) -> None:
+        self._config = config
+        self._volumes = volumes
+        self._secret = secret
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self._log = logs.get().bind(snid=volumes.snid)
+        self.snid = volumes.snid
+        self.identity = Identity(ClusterID(config.cluster), Role.STORAGE_NODE, volumes.snid)
+        self.peers = Peers()
+        self.branches: Counter[object] = Counter()
+        """How often the core took which way."""
+        self.node = StorageNode(volumes.snid, volumes.boot, self._send, self._observe)
+        options = StorageOptions(segment_bytes=config.segment_bytes, sync=config.sync)
+        self.replicas = Replicas(fs, volumes, options, self._send, self._observe, self._serve)
+        self._writings = {path: VolumeWriting(self._loop, self._on_written) for path in volumes.paths}
+        self._reading = Reading(self._loop, self._on_read)
+        self._links: dict[Address, Link] = {}
+        self._addresses: dict[Address, str] = {}
+        """Where the other nodes are."""
+        self._removals: dict[LogStreamID, list[tuple[Address, int]]] = {}
+        self._asked = 0.0
+        self._requests = 0
+        self._is_settling = False
+        self._is_active = True
+        self._is_stopping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: Server
+
+    @classmethod
+    async def start(
+        cls,
+        config: StorageNodeConfig,
+        fs: FileSystem,
+        failed: Callable[[errors.VarlogError], None],
+    ) -> StorageNodeServer:
+        """Open the volumes, recover every replica, listen, and call the metadata repository."""
+        secret = Secret.load(config.secret_file)
+        snid = StorageNodeID(config.snid) if config.snid is not None else None
+        volumes = Volumes.open(
+            fs, ClusterID(config.cluster), snid, config.volumes, error_if_exists=config.error_if_exists
+        )
+        node = cls(config, volumes, fs, secret, failed)
+        try:
+            node.replicas.open_all()
+            accepts = frozenset(_ACCEPTED)
+            node._server = await Server.start(config.listen, node.identity, accepts, secret, node)
+        except BaseException:
+            node.replicas.close()
+            volumes.close()
+            raise
+        node._link(METADATA_REPOSITORY, config.metadata_repository, Role.METADATA_REPOSITORY)
+        node._tick()
+        return node
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return self._config.advertise or self._server.address
+
+    @property
+    def is_connected(self) -> bool:
+        """To the metadata repository."""
+        return self.peers.at(METADATA_REPOSITORY) is not None
+
+    async def stop(self) -> None:
+        """Serve no more; finish what is being written; let go of the files."""
+        self._is_stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for link in self._links.values():
+            link.close()
+        await self._server.close()
+        self._reading.stop()
+        for writing in self._writings.values():
+            writing.stop()
+        await asyncio.sleep(0)  # what the writer threads have handed over is taken in
+        self.replicas.close()
+        self._volumes.close()
+
+    # Connections
+
+    def on_connected(self, connection: Connection) -> None:
+        address = self.peers.admit(connection)
+        self._log.debug("connected", peer=address, remote=connection.remote)
+        if address == METADATA_REPOSITORY:
+            paths = tuple(self._volumes.paths)
+            connection.send(AnnounceNode(self._request(), self.snid, self.address, paths))
+            connection.send(GetMetadata(self._request()))
+            self.node.on_reconnected()
+            self.node.tick(self._loop.time())
+            self._settle_soon()
+
+    def on_message(self, connection: Connection, message: Message) -> None:
+        role = connection.peer.role
+        if role is Role.METADATA_REPOSITORY:
+            self._on_metadata_message(message)
+        elif type(message) not in _ACCEPTED[role]:
+            raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
+        else:
+            self._receive(self.peers.name(connection), message)
+
+    def _on_metadata_message(self, message: Message) -> None:
+        match message:
+            case Metadata():
+                self._on_metadata(message)
+            case Decided(_, code, _, _, _, detail):
+                if code:
+                    self._log.warning("not taking part", reason=detail)
+            case _:
+                self._receive(METADATA_REPOSITORY, message)
+
+    def _receive(self, source: Address, message: Message) -> None:
+        self._is_active = True
+        try:
+            match message:
+                case GetInfo(request):
+                    self._send(source, self.info(request))
+                case AddLogStream():
+                    self._add(source, message)
+                case RemoveLogStream():
+                    self._remove(source, message)
+                case _:
+                    self.node.on_message(source, message, self._loop.time())
+        except errors.ConsistencyViolation as error:
+            self._fail(error)
+        except errors.InvalidArgument as error:
+            self._log.warning("stray message", source=source, error=str(error))
+
+    def on_turn(self, _connection: Connection) -> None:
+        self._settle_soon()
+
+    def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
+        address = self.peers.drop(connection)
+        if address is not None and error is not None:
+            self._log.info("connection closed", peer=address, reason=str(error))
+
+    def _send(self, address: Address, message: Message) -> None:
+        if not self.peers.send(address, message) and address.startswith("sn/"):
+            self._reach(address)
+
+    def _request(self) -> int:
+        self._requests += 1
+        return self._requests
+
+    def _fail(self, error: errors.VarlogError) -> None:
+        self._log.critical("stopping to protect data", error=str(error))
+        self._failed(error)
+
+    # Other nodes
+
+    def _link(self, address: Address, location: str, role: Role) -> None:
+        link = self._links[address] = Link(location, self.identity, role, self._secret, self)
+        link.open()
+
+    def _reach(self, address: Address) -> None:
+        """Have a connection to another node, now or soon; what could not be sent is sent again by the core."""
+        link = self._links.get(address)
+        location = self._addresses.get(address)
+        if link is not None and link.connected:
+            return  # it takes no more at the moment
+        if location is not None and link is None:
+            self._link(address, location, Role.STORAGE_NODE)
+        elif location is None or (link is not None and link.error is not None):
+            self._ask_for_metadata()
+
+    def _ask_for_metadata(self) -> None:
+        now = self._loop.time()
+        if now - self._asked >= ASK_AGAIN:
+            self._asked = now
+            self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        addresses = {node_address(node.snid): node.address for node in metadata.nodes if node.snid != self.snid}
+        for address, link in list(self._links.items()):
+            if address != METADATA_REPOSITORY and addresses.get(address) != self._addresses.get(address):
+                link.close()
+                del self._links[address]
+        self._addresses = addresses
+
+    # Replicas
+
+    def _serve(self, executor: LogStreamExecutor) -> None:
+        self.node.add(executor)
+
+    def _observe(self, what: object) -> None:
+        self.branches[what] += 1
+
+    def _add(self, source: Address, message: AddLogStream) -> None:
+        try:
+            executor = self.replicas.add(message.tpid, message.lsid, message.volume).executor
+        except errors.VarlogError as error:
+            self._refuse(source, message.request, message.lsid, error)
+            return
+        state = (executor.epoch, executor.state, executor.committed_end)
+        self._send(source, ReplicaReply(message.request, message.lsid, 0, self.snid, *state))
+        self._log.info("log stream added", lsid=message.lsid, tpid=message.tpid)
+
+    def _remove(self, source: Address, message: RemoveLogStream) -> None:
+        lsid = message.lsid
+        if self.replicas.get(lsid) is None:
+            self._gone(source, message.request, lsid)
+            return
+        waiting = self._removals.setdefault(lsid, [])
+        waiting.append((source, message.request))
+        if len(waiting) == 1:
+            self.node.remove(lsid)
+            self._remove_if_idle(lsid)
+
+    def _remove_if_idle(self, lsid: LogStreamID) -> None:
+        replica = self.replicas.get(lsid)
+        if replica is None or self._writings[replica.volume].is_busy(replica.storage):
+            return
+        waiting = self._removals.pop(lsid)
+        try:
+            self.replicas.remove(lsid)
+        except errors.VarlogError as error:
+            for source, request in waiting:
+                self._refuse(source, request, lsid, error)
+        else:
+            for source, request in waiting:
+                self._gone(source, request, lsid)
+            self._log.info("log stream removed", lsid=lsid)
+
+    def _gone(self, source: Address, request: int, lsid: LogStreamID) -> None:
+        self._send(source, ReplicaReply(request, lsid, 0, self.snid, Epoch(0), ReplicaState.SEALING, LLSN(0)))
+
+    def _refuse(self, source: Address, request: int, lsid: LogStreamID, error: errors.VarlogError) -> None:
+        reply = ReplicaReply(
+            request, lsid, error.code, self.snid, Epoch(0), ReplicaState.SEALING, LLSN(0), detail=str(error)
+        )
+        self._send(source, reply)
+
+    def info(self, request: int) -> Info:
+        """What the node is and how its replicas are (M12)."""
+        replicas = tuple(
+            msgspec.structs.replace(replica.executor.info(), volume=replica.volume)
+            for replica in self.replicas
+            if replica.executor.lsid not in self._removals
+        )
+        return Info(request, self.snid, self._volumes.boot, replicas, self.address, _space(self._volumes.paths))
+
+    # Settling: what a turn of the loop has brought is reported, read and written together.
+
+    def _settle_soon(self) -> None:
+        if not self._is_settling:
+            self._is_settling = True
+            self._loop.call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._is_settling = False
+        if self._is_stopping:
+            return
+        if self.node.reads:
+            reads, self.node.reads = self.node.reads, []
+            for plan in reads:
+                self._read(plan)
+        self.node.flush(self._loop.time())
+        for replica in self.replicas:
+            if replica.storage.urgent_bytes is not None:
+                self._writings[replica.volume].submit(replica.storage)
+
+    def _on_written(
+        self, storage: LogStreamStorage, group: WriteGroup | None, error: errors.VarlogError | None
+    ) -> None:
+        replica = self._replica_of(storage)
+        lsid = replica.executor.lsid
+        if lsid in self._removals:
+            self._remove_if_idle(lsid)
+            return
+        try:
+            if error is not None:
+                self._log.error("a replica failed", lsid=lsid, error=str(error))
+                self.node.on_failed(lsid, error)
+            elif group is not None and group.needs_sync:
+                last = None
+                if group.last_epoch is not None and group.last_llsn_end is not None:
+                    last = (group.last_epoch, group.last_llsn_end)
+                self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
+        except errors.ConsistencyViolation as violation:
+            self._fail(violation)
+            return
+        self._settle()
+
+    def _replica_of(self, storage: LogStreamStorage) -> Replica:
+        return next(replica for replica in self.replicas if replica.storage is storage)
+
+    def _read(self, plan: ReadPlan) -> None:
+        replica = self.replicas.get(plan.executor.lsid)
+        if replica is not None:
+            self._reading.submit(plan, replica.storage)
+
+    def _on_read(self, plan: ReadPlan, result: Result) -> None:
+        replica = self.replicas.get(plan.executor.lsid)
+        if replica is None:
+            return
+        if isinstance(result, errors.Corrupt):
+            self._log.error("damage found", lsid=plan.executor.lsid, error=str(result))
+            replica.storage.condemn(result)
+        self.node.finish_scan(plan, result)
+        self._settle_soon()
+
+    def _tick(self) -> None:
+        self.node.tick(self._loop.time())
+        self._settle_soon()
+        self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
+        self._is_active = False
+
+
+def _space(paths: tuple[str, ...]) -> tuple[VolumeInfo, ...]:
+    infos = []
+    for path in paths:
+        found = os.statvfs(path)
+        infos.append(VolumeInfo(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+    return tuple(infos)
