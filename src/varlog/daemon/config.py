@@ -22,7 +22,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from varlog import limits
-from varlog.errors import BadConfig
+from varlog.errors import BadConfig, InvalidArgument
+from varlog.wire.endpoint import parse_address
 
 OFF: Final = "off"
 EVERY_INTERFACE: Final = frozenset({"0.0.0.0", "::"})
@@ -234,22 +235,6 @@ def load(config: type[C], flags: Mapping[str, Any], file: str | None = None) -> 
     return loaded
 
 
-def parse_address(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[::1]:port"; a ValueError says what is wrong."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host:
-        raise ValueError("it has no host or no port")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ValueError("an IPv6 host stands in brackets")
-    if not (port.isascii() and port.isdigit() and int(port) <= 65535):
-        raise ValueError(f"{port!r} is no port")
-    if not host or any(c.isspace() or c in "[]/@," for c in host):
-        raise ValueError(f"{host!r} is no host")
-    return host, int(port)
-
-
 def _read(file: str) -> dict[str, Any]:
     try:
         with open(file, "rb") as opened:
@@ -269,10 +254,10 @@ def _accept(value: Any, option: Option, where: str, *, strict: bool) -> Any:
         if option.kind in {Kind.LISTEN, Kind.PEER} and accepted is not None:
             _, port = parse_address(accepted)
             if option.kind is Kind.PEER and port == 0:
-                raise ValueError("nobody can be reached at port 0")
+                raise InvalidArgument("nobody can be reached at port 0")
         elif option.kind is Kind.PATH and "" in (accepted if isinstance(accepted, list) else [accepted]):
-            raise ValueError("it is empty")
-    except (msgspec.ValidationError, ValueError) as error:
+            raise InvalidArgument("it is empty")
+    except (msgspec.ValidationError, InvalidArgument) as error:
         why = str(error).replace("`", "").removesuffix(" - at $")
         raise BadConfig(f"{where} is {value!r}: {why}; accepted is {option.accepted}") from None
     return accepted

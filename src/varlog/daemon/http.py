@@ -11,7 +11,6 @@ It shows no entry and changes nothing; still it listens on loopback unless told 
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple
@@ -20,8 +19,7 @@ import msgspec
 
 from varlog import limits
 from varlog.daemon import logs
-from varlog.daemon.config import parse_address
-from varlog.errors import CannotListen
+from varlog.wire.endpoint import bind, cannot_listen, format_address
 
 TEXT: Final = "text/plain; charset=utf-8"
 PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -59,7 +57,7 @@ class Endpoint:
         self._health = health
         self._open: dict[asyncio.StreamWriter, None] = {}
         """Oldest first."""
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server
 
     @classmethod
     async def start(
@@ -67,28 +65,31 @@ class Endpoint:
     ) -> Endpoint:
         """Listen at that address; `CannotListen` if that is not possible."""
         endpoint = cls(program, metrics, health)
-        host, port = parse_address(address)
+        listening = await bind(address)
         try:
             endpoint._server = await asyncio.start_server(
-                endpoint._serve, host, port, limit=limits.HTTP_HEAD_BYTES, backlog=limits.HTTP_CONNECTIONS
+                endpoint._serve, sock=listening, limit=limits.HTTP_HEAD_BYTES, backlog=limits.HTTP_CONNECTIONS
             )
         except OSError as error:
-            raise CannotListen(f"/metrics and /healthz cannot be served at {address}: {error.strerror}") from error
-        first: socket.socket = endpoint._server.sockets[0]
-        host, port = first.getsockname()[:2]
-        endpoint.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            listening.close()
+            raise cannot_listen(address, error) from error
+        endpoint.address = format_address(listening.getsockname())
         return endpoint
+
+    @property
+    def connections(self) -> int:
+        """How many are connected."""
+        return len(self._open)
 
     async def close(self) -> None:
         """Listen no more, and drop whoever is connected."""
-        if self._server is not None:
-            self._server.close()
-            for writer in self._open:
-                writer.transport.abort()
-            await self._server.wait_closed()
+        self._server.close()
+        for writer in self._open:
+            writer.transport.abort()
+        await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._open) >= limits.HTTP_CONNECTIONS:
+        if self.connections >= limits.HTTP_CONNECTIONS:
             oldest = next(iter(self._open))
             del self._open[oldest]
             oldest.transport.abort()
@@ -98,8 +99,6 @@ class Endpoint:
                 await self._converse(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client went away, or was too slow
-        except Exception:
-            logs.get().exception("a request failed")
         finally:
             self._open.pop(writer, None)
             writer.transport.abort()
@@ -131,7 +130,11 @@ class Endpoint:
             return _Reply(HTTPStatus.NOT_FOUND, body=b"There are /metrics and /healthz.\n")
         if method not in {b"GET", b"HEAD"}:
             return _Reply(HTTPStatus.METHOD_NOT_ALLOWED)
-        return await page()
+        try:
+            return await page()
+        except Exception:
+            logs.get().exception("a page failed", page=target)
+            return _Reply(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _front(self) -> _Reply:
         text = f"Varlog: {self._program}\n\n/metrics  for Prometheus\n/healthz  whether it serves, and how it is\n"

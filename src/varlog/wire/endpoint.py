@@ -1,8 +1,12 @@
-"""Addresses of processes: `host:port`, with brackets around an IPv6 address (`[::1]:9091`)."""
+"""Addresses of processes, `host:port` with brackets around an IPv6 address (`[::1]:9091`); sockets bound to them."""
 
 from __future__ import annotations
 
-from varlog.errors import InvalidArgument
+import asyncio
+import errno
+import socket
+
+from varlog.errors import CannotListen, InvalidArgument
 
 
 def parse_address(address: str) -> tuple[str, int]:
@@ -25,3 +29,28 @@ def format_address(name: object) -> str:
         return str(name)
     host, port = name[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def bind(address: str) -> socket.socket:
+    """A socket bound to the first address that the host's name stands for."""
+    host, port = parse_address(address)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, name = found[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise cannot_listen(address, error) from error
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(name)
+    except OSError as error:
+        listening.close()
+        raise cannot_listen(address, error) from error
+    return listening
+
+
+def cannot_listen(address: str, error: OSError) -> CannotListen:
+    """What to tell of an address that could not be bound or listened at."""
+    if error.errno == errno.EADDRINUSE:
+        return CannotListen(f"{address} is taken by another process; stop it or choose another port")
+    return CannotListen(f"cannot listen at {address}: {error.strerror or error}")

@@ -8,14 +8,12 @@ the cluster out by connecting and saying nothing.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import socket
 
 from varlog import limits
-from varlog.errors import Busy, CannotListen, PeerStalled, VarlogError
+from varlog.errors import Busy, PeerStalled
 from varlog.wire.connection import Connection, Receiver
-from varlog.wire.endpoint import format_address, parse_address
+from varlog.wire.endpoint import bind, cannot_listen, format_address
 from varlog.wire.hello import Accepting, Identity, Role
 from varlog.wire.secret import Secret
 
@@ -47,12 +45,12 @@ class Server:
         """Listen at the address; port 0 lets the system choose one."""
         server = cls(identity, accepts, secret, receiver)
         loop = asyncio.get_running_loop()
-        listening = await _bind(address)
+        listening = await bind(address)
         try:
             server._listener = await loop.create_server(server._accept, sock=listening, backlog=_BACKLOG)
         except OSError as error:
             listening.close()
-            raise _cannot_listen(address, error) from error
+            raise cannot_listen(address, error) from error
         server.address = format_address(listening.getsockname())
         return server
 
@@ -90,27 +88,3 @@ class Server:
             del self._greeting[connection]
             self.refusals += 1
             _log.info("no hello with %s: %s", connection.remote, connection.error)
-
-
-async def _bind(address: str) -> socket.socket:
-    """A socket bound to the first address that the host's name stands for."""
-    host, port = parse_address(address)
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        family, kind, protocol, _, name = found[0]
-        listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise _cannot_listen(address, error) from error
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(name)
-    except OSError as error:
-        listening.close()
-        raise _cannot_listen(address, error) from error
-    return listening
-
-
-def _cannot_listen(address: str, error: OSError) -> VarlogError:
-    if error.errno == errno.EADDRINUSE:
-        return CannotListen(f"{address} is taken by another process; stop it or choose another port")
-    return CannotListen(f"cannot listen at {address}: {error.strerror or error}")
