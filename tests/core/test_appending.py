@@ -12,7 +12,7 @@ from varlog import batch, errors, limits
 from varlog.core.appending import Committed, Outcome, Rejected, Undecided, Writer, WriterOptions
 from varlog.core.messages import Append, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing
-from varlog.types import GLSN, LLSN, Epoch, StreamStatus, WriterID
+from varlog.types import GLSN, LLSN, Epoch, StorageNodeID, StreamStatus, WriterID
 
 SEALED, UNSEALING = StreamStatus.SEALED, StreamStatus.UNSEALING
 TIMEOUT = WriterOptions().attempt_timeout
@@ -21,13 +21,13 @@ TIMEOUT = WriterOptions().attempt_timeout
 class Bench:
     """A writer, the log streams it knows of, and lists of what it sent and said. Time stands still unless told."""
 
-    def __init__(self, *streams: StreamInfo, retry: bool = True, window: int = 16) -> None:
+    def __init__(self, *streams: StreamInfo, retry: bool = True, window: int = 16, affinity: int | None = None) -> None:
         self.now = 0.0
         self.routing = Routing()
         self.sent: list[tuple[str, Append]] = []
         self.outcomes: dict[int, Outcome] = {}
         ids = (WriterID(100 + number) for number in count())
-        options = WriterOptions(retry=retry, window=window)
+        options = WriterOptions(retry=retry, window=window, affinity=affinity)
         self.writer = Writer(
             TOPIC,
             self.routing,
@@ -487,3 +487,68 @@ def test_a_bad_batch_is_refused_when_it_is_handed_in(entries: list[bytes]) -> No
     bench.append(2)
     bench.learn(stream(1))
     assert [payloads(append) for append in bench.messages] == [[b"2"]]
+
+
+# Connections
+
+
+def test_a_new_connection_brings_everything_under_way_again_at_once() -> None:
+    bench = Bench(stream(1, primary=2))
+    first, second = bench.append(1, 2)
+    bench.writer.on_connected(StorageNodeID(4), bench.now)
+    assert len(bench.sent) == 2, "a node that has nothing to do with it"
+    bench.writer.on_connected(StorageNodeID(2), bench.now)
+    again = bench.messages[2:]
+    assert [append.batch for append in again] == [first.batch, second.batch]
+    assert bench.pass_time(TIMEOUT - 0.1) == [], "the attempt has its full time"
+    for glsn, append in enumerate(again, 1):
+        bench.committed(append, glsn)
+    bench.writer.on_connected(StorageNodeID(2), bench.now)
+    assert len(bench.sent) == 4, "nothing is under way"
+
+
+def test_a_lost_connection_makes_the_writer_look_who_is_there() -> None:
+    bench = Bench(stream(1))
+    bench.writer.on_disconnected(StorageNodeID(1), bench.now)
+    assert not bench.writer.wants_metadata, "nothing is under way"
+    bench.append(1)
+    bench.writer.on_disconnected(StorageNodeID(9), bench.now)
+    assert not bench.writer.wants_metadata, "a node that has nothing to do with it"
+    bench.writer.on_disconnected(StorageNodeID(1), bench.now)
+    assert bench.writer.wants_metadata
+
+
+def test_silence_is_counted_from_the_last_that_was_heard() -> None:
+    bench = Bench(stream(1))
+    assert bench.writer.silence(5.0) == 0.0
+    first, second = bench.append(1, 2)
+    assert bench.writer.silence(0.3) == 0.3
+    bench.now = 0.4
+    bench.committed(first, 1)
+    assert bench.writer.silence(0.6) == pytest.approx(0.2)
+    bench.committed(second, 2)
+    assert bench.writer.silence(9.0) == 0.0
+
+
+# A preferred log stream
+
+
+def test_an_affinity_spreads_writers_over_the_log_streams() -> None:
+    for affinity, lsid in enumerate((1, 2, 3, 1)):
+        bench = Bench(stream(1), stream(2), stream(3), affinity=affinity)
+        bench.append(1)
+        assert bench.writer.log_stream == lsid
+
+
+def test_a_writer_goes_back_to_the_log_stream_it_prefers_when_nothing_is_under_way() -> None:
+    bench = Bench(stream(1), stream(2, SEALED, epoch=3), affinity=1)
+    (first,) = bench.append(1)
+    assert first.lsid == 1
+    bench.learn(stream(1), stream(2, epoch=4))
+    (second,) = bench.append(2)
+    assert second.lsid == 1, "the first is still under way there"
+    bench.committed(first, 1)
+    bench.committed(second, 2)
+    bench.learn(stream(1), stream(2, epoch=4))
+    (third,) = bench.append(3)
+    assert third.lsid == 2

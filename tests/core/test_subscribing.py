@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from itertools import count
 
 import pytest
 
 from tests.core.sketch import TOPIC, metadata, stream
-from varlog import errors
+from varlog import errors, limits
 from varlog.core.branches import Branch
 from varlog.core.merging import Chunk
 from varlog.core.messages import Message, Scan, ScanReply, StoredLine, StreamInfo
 from varlog.core.routing import Routing
 from varlog.core.subscribing import ASK_AGAIN, READ_TIMEOUT, REFRESH_EVERY, Subscription
-from varlog.types import GLSN, LogStreamID
+from varlog.types import GLSN, LogStreamID, StorageNodeID
 
 
 def stored(glsn: int, count: int) -> StoredLine:
@@ -24,7 +25,14 @@ def stored(glsn: int, count: int) -> StoredLine:
 class Bench:
     """A subscription, and lists of what it sent and delivered."""
 
-    def __init__(self, *streams: StreamInfo, begin: int = 1, end: int | None = None, affinity: int = 0) -> None:
+    def __init__(
+        self,
+        *streams: StreamInfo,
+        begin: int = 1,
+        end: int | None = None,
+        affinity: int = 0,
+        reply_bytes: int = limits.SCAN_REPLY_BYTES,
+    ) -> None:
         self.now = 0.0
         self.routing = Routing()
         self.sent: list[tuple[str, Scan]] = []
@@ -43,7 +51,9 @@ class Bench:
             self.ends.append,
             self.branches.append,
             affinity=affinity,
+            reply_bytes=reply_bytes,
         )
+        self.on_delivery: Callable[[], None] = lambda: None
         self._version = 0
         if streams:
             self.learn(*streams)
@@ -54,6 +64,7 @@ class Bench:
 
     def _deliver(self, chunk: Chunk) -> None:
         self.delivered.append((chunk.glsn, chunk.count))
+        self.on_delivery()
 
     def learn(self, *streams: StreamInfo, hwm: int = 0) -> None:
         self._version += 1
@@ -289,3 +300,58 @@ def test_an_unknown_topic_is_waited_for() -> None:
     bench.pass_time(1.0)
     assert bench.sent == []
     assert bench.wants_metadata()
+
+
+# Connections
+
+
+def test_a_lost_connection_sends_its_reads_to_the_next_replica_at_once() -> None:
+    bench = Bench(stream(1, replicas=(1, 2)), stream(2, replicas=(2, 3)))
+    assert [address for address, _ in bench.sent] == ["sn/1", "sn/2"]
+    bench.subscription.on_disconnected(StorageNodeID(2), bench.now)
+    assert bench.scan(1)[0] == "sn/1"
+    assert bench.scan(2)[0] == "sn/3"
+    assert len(bench.sent) == 3
+    bench.subscription.on_disconnected(StorageNodeID(2), bench.now)
+    assert len(bench.sent) == 3, "nothing is asked of it any more"
+
+
+def test_a_new_connection_is_asked_again_at_once() -> None:
+    bench = Bench(stream(1))
+    before = bench.scan(1)[1]
+    bench.subscription.on_connected(StorageNodeID(1), bench.now)
+    address, after = bench.scan(1)
+    assert (address, after.glsn_begin) == ("sn/1", before.glsn_begin)
+    assert after.request > before.request
+    bench.subscription.on_connected(StorageNodeID(2), bench.now)
+    assert len(bench.sent) == 2
+
+
+# Pausing
+
+
+def test_a_paused_subscription_neither_delivers_nor_reads_on() -> None:
+    bench = Bench(stream(1))
+    bench.subscription.pause()
+    bench.answer(1, stored(1, 3), complete_to=3)
+    bench.pass_time(1.0)
+    assert bench.delivered == []
+    assert len(bench.sent) == 1
+    assert bench.subscription.outstanding == 0
+    bench.subscription.resume(bench.now)
+    assert bench.delivered == [(1, 3)]
+    assert bench.scan(1)[1].glsn_begin == 4
+    assert bench.subscription.outstanding == 1
+
+
+def test_pausing_while_something_is_delivered_stops_reading() -> None:
+    bench = Bench(stream(1))
+    bench.on_delivery = bench.subscription.pause
+    bench.answer(1, stored(1, 3), stored(4, 1), complete_to=4)
+    assert bench.delivered == [(1, 3), (4, 1)], "what one reply brought comes whole"
+    assert len(bench.sent) == 1
+
+
+def test_a_read_brings_as_much_as_it_was_told() -> None:
+    bench = Bench(stream(1), reply_bytes=1)
+    assert bench.scan(1)[1].max_bytes == 1

@@ -338,7 +338,7 @@ class Writer:
         self._finish(
             op, Committed(reply.glsn, reply.llsn, reply.count, lsid, reply.epoch, reply.replicas, reply.synced)
         )
-        if self._queue:
+        if self._queue or self._open is None:
             self._pump(now)
 
     def _on_negative(self, op: _Operation, code: int, now: float) -> None:

@@ -27,10 +27,12 @@ class Chunk(NamedTuple):
 
 
 class _Source:
-    __slots__ = ("chunks", "complete_to")
+    __slots__ = ("buffered", "chunks", "complete_to")
 
     def __init__(self, complete_to: GLSN) -> None:
         self.chunks: deque[Chunk] = deque()
+        self.buffered = 0
+        """Bytes of the chunks' batches."""
         self.complete_to = complete_to
 
 
@@ -50,7 +52,7 @@ class GlsnMerge:
         return self._sources[lsid].complete_to
 
     def buffered_bytes(self, lsid: LogStreamID) -> int:
-        return sum(len(chunk.stored[6]) for chunk in self._sources[lsid].chunks)
+        return self._sources[lsid].buffered
 
     def offer(self, lsid: LogStreamID, batches: tuple[StoredLine, ...], complete_to: GLSN) -> None:
         """What a log stream holds from its `complete_to` on, up to and including the new one."""
@@ -61,6 +63,7 @@ class GlsnMerge:
             end = min(glsn + count, complete_to + 1)
             if begin < end:
                 source.chunks.append(Chunk(GLSN(begin), lsid, begin - glsn, end - begin, stored))
+                source.buffered += len(stored[6])
         source.complete_to = max(source.complete_to, complete_to)
 
     def quiet(self, lsid: LogStreamID, last_glsn: GLSN, hwm: GLSN) -> None:
@@ -76,6 +79,7 @@ class GlsnMerge:
             for source in self._sources.values():
                 if source.chunks and source.chunks[0].glsn == self.next:
                     chunk = source.chunks.popleft()
+                    source.buffered -= len(chunk.stored[6])
                     delivered.append(chunk)
                     self.next = GLSN(self.next + chunk.count)
                     break

@@ -4,6 +4,9 @@ It keeps one read under way on every log stream that the merge could be waiting 
 delivers what the merge lets through. It survives anything a replica can answer: a slow, restarted or corrupt one is
 left for the next, "not yet" is asked again, a gap makes it refresh metadata. It ends only at its end position, or with
 `Trimmed` if the log no longer has the next one.
+
+Whoever cannot take more pauses it: nothing is delivered and nothing more is read until it is resumed, so what is held
+is at most what was under way.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from varlog.core.branches import Branch, Observe
 from varlog.core.merging import Chunk, GlsnMerge
 from varlog.core.messages import Scan, ScanReply, StreamInfo
 from varlog.core.routing import Routing
-from varlog.types import GLSN, LogStreamID, TopicID
+from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID
 
 READ_TIMEOUT: Final = 6.0
 ASK_AGAIN: Final = 0.05
@@ -26,12 +29,14 @@ REFRESH_EVERY: Final = 0.5
 
 
 class _Fetch:
-    __slots__ = ("not_before", "replica", "request", "since")
+    __slots__ = ("node", "not_before", "replica", "request", "since")
 
     def __init__(self, replica: int) -> None:
         self.replica = replica
         self.request = 0
         """The read under way, 0 if there is none."""
+        self.node = StorageNodeID(0)
+        """Who was asked."""
         self.since = 0.0
         self.not_before = 0.0
 
@@ -54,6 +59,7 @@ class Subscription:
         *,
         affinity: int = 0,
         read_timeout: float = READ_TIMEOUT,
+        reply_bytes: int = limits.SCAN_REPLY_BYTES,
     ) -> None:
         self._tpid = tpid
         self._end = end
@@ -65,17 +71,36 @@ class Subscription:
         self._observe = observe
         self._affinity = affinity
         self._read_timeout = read_timeout
+        self._reply_bytes = reply_bytes
+        """How much one read brings, and how much is held of a log stream that is ahead of the others."""
         self._merge = GlsnMerge(begin)
         self._fetches: dict[LogStreamID, _Fetch] = {}
         self._refreshed = 0.0
         self._fruitless = False
         """A replica had nothing to tell: there may be others, or other log streams, by now."""
+        self._paused = False
         self.ended = False
         self.wants_metadata = True
 
     @property
     def next(self) -> GLSN:
         return self._merge.next
+
+    @property
+    def outstanding(self) -> int:
+        """How many reads are under way."""
+        return sum(fetch.request > 0 for fetch in self._fetches.values())
+
+    def pause(self) -> None:
+        """Deliver and read nothing until `resume`; what was handed over by one reply may still come."""
+        self._paused = True
+
+    def resume(self, now: float) -> None:
+        """Go on after `pause`."""
+        if self._paused:
+            self._paused = False
+            if not self.ended:
+                self._advance(now)
 
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""
@@ -98,13 +123,37 @@ class Subscription:
             return
         for fetch in self._fetches.values():
             if fetch.request and now - fetch.since > self._read_timeout:
-                fetch.request = 0
-                fetch.replica += 1
-                self._fruitless = True
+                self._leave(fetch, now)
         self._advance(now)
         unsure = self._merge.blocked or self._fruitless or not self._fetches
         if unsure and now - self._refreshed > REFRESH_EVERY:
             self.wants_metadata = True
+
+    def on_connected(self, snid: StorageNodeID, now: float) -> None:
+        """There is a new connection to a node: what it was asked before may be lost."""
+        asked = self._asked(snid)
+        for fetch in asked:
+            fetch.request = 0
+        if asked and not self.ended:
+            self._advance(now)
+
+    def on_disconnected(self, snid: StorageNodeID, now: float) -> None:
+        """A node cannot be reached: what it was asked is asked of others."""
+        asked = self._asked(snid)
+        for fetch in asked:
+            self._leave(fetch, now)
+        if asked and not self.ended:
+            self._advance(now)
+
+    def _asked(self, snid: StorageNodeID) -> list[_Fetch]:
+        return [fetch for fetch in self._fetches.values() if fetch.request and fetch.node == snid]
+
+    def _leave(self, fetch: _Fetch, not_before: float) -> None:
+        """Ask the next replica of the log stream, from some time on."""
+        fetch.request = 0
+        fetch.replica += 1
+        fetch.not_before = not_before
+        self._fruitless = True
 
     def on_reply(self, reply: ScanReply, now: float) -> None:
         """What a replica says."""
@@ -118,9 +167,7 @@ class Subscription:
             self._finish(errors.Trimmed(reply.first))
             return
         else:
-            fetch.replica += 1
-            fetch.not_before = now + ASK_AGAIN
-            self._fruitless = True
+            self._leave(fetch, now + ASK_AGAIN)
         self._advance(now)
 
     def _advance(self, now: float) -> None:
@@ -131,6 +178,8 @@ class Subscription:
         if self._merge.next <= trim:  # replicas may not know yet
             self._finish(errors.Trimmed(trim + 1))
             return
+        if self._paused:
+            return
         for chunk in self._merge.poll():
             if not self._hand_over(chunk):
                 return
@@ -139,9 +188,14 @@ class Subscription:
             self.wants_metadata = True
         elif self._merge.blocked:
             self._observe(Branch.RULE11_MERGE_WAITED)
+        self._read_on(now)
+
+    def _read_on(self, now: float) -> None:
+        if self._paused:
+            return
         for lsid, fetch in self._fetches.items():
             asks = not fetch.request and now >= fetch.not_before
-            if asks and self._merge.buffered_bytes(lsid) < limits.SCAN_REPLY_BYTES:
+            if asks and self._merge.buffered_bytes(lsid) < self._reply_bytes:
                 self._fetch(lsid, fetch, now)
 
     def _hand_over(self, chunk: Chunk) -> bool:
@@ -160,8 +214,8 @@ class Subscription:
         fetch.request = self._new_request()
         fetch.since = now
         begin = GLSN(max(self._merge.next, self._merge.complete_to(lsid) + 1))
-        node = stream.replicas[fetch.replica % len(stream.replicas)]
-        self._send(node_address(node), Scan(fetch.request, lsid, begin, limits.SCAN_REPLY_BYTES, wait=True))
+        fetch.node = stream.replicas[fetch.replica % len(stream.replicas)]
+        self._send(node_address(fetch.node), Scan(fetch.request, lsid, begin, self._reply_bytes, wait=True))
 
     def _finish(self, error: errors.VarlogError | None) -> None:
         self.ended = True
