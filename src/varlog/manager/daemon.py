@@ -19,7 +19,7 @@ def main(config: ManagerConfig) -> int:
             metrics.gauge("varlog_nodes_answering", "Storage nodes that answer.", lambda: len(manager.answering))
             metrics.counter("varlog_manager_steps", "Requests sent to bring log streams back.", lambda: manager.steps)
             await service.expose(lambda: health(manager))
-            service.ready(manager.address)
+            service.ready(manager.listening)
             await service.stop.wait()
         finally:
             await manager.stop()

@@ -88,6 +88,11 @@ class ManagerServer:
         return manager
 
     @property
+    def listening(self) -> str:
+        """The address it listens on."""
+        return self._server.address
+
+    @property
     def address(self) -> str:
         return self._config.advertise or self._server.address
 

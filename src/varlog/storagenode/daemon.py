@@ -19,7 +19,7 @@ def main(config: StorageNodeConfig, fs: FileSystem | None = None) -> int:
         try:
             declare(service.metrics, node)
             await service.expose(lambda: health(node))
-            service.ready(node.address)
+            service.ready(node.listening)
             await service.stop.wait()
         finally:
             await node.stop()

@@ -139,6 +139,11 @@ class StorageNodeServer:
         return node
 
     @property
+    def listening(self) -> str:
+        """The address it listens on."""
+        return self._server.address
+
+    @property
     def address(self) -> str:
         """Where others reach it."""
         return self._config.advertise or self._server.address

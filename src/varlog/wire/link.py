@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from typing import Final
 
@@ -12,6 +13,8 @@ from varlog.wire.connection import Connection, Owner, Receiver
 from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Dialing, Identity, Role
 from varlog.wire.secret import Secret
+
+_log = logging.getLogger(__name__)
 
 DIAL_SECONDS: Final = 5.0
 FIRST_WAIT: Final = 0.05
@@ -115,6 +118,7 @@ class Link:
 
     async def _run(self) -> None:
         wait = FIRST_WAIT
+        told = ""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -122,9 +126,13 @@ class Link:
                 connection = await dial(
                     self.address, self._identity, self._wants, self._secret, self._receiver, owner=self
                 )
+                told = ""
                 await connection.gone()
             except VarlogError as error:
                 self.error = error
+                if str(error) != told:  # once, not at every attempt
+                    told = str(error)
+                    _log.info("no connection to %s: %s", self.address, told)
             if loop.time() - began > LONGEST_WAIT:
                 wait = FIRST_WAIT
             await asyncio.sleep(wait * random.uniform(0.75, 1))
