@@ -15,6 +15,8 @@ class VarlogError(Exception):
     code: ClassVar[int] = 0
     retriable: ClassVar[bool] = False
     """True if the request may be sent again as it is and could succeed."""
+    happened: bool | None = False
+    """Of what was asked for. False: it did not happen and never will; None: it may have happened, or may yet."""
 
     registry: ClassVar[dict[int, type[VarlogError]]] = {}
 
@@ -26,6 +28,16 @@ class VarlogError(Exception):
         cls.code = code
         cls.retriable = retriable
         VarlogError.registry[code] = cls
+
+    @classmethod
+    def of(cls, code: int, detail: str) -> VarlogError:
+        """The error that a peer names by its code, with what the peer says of it."""
+        named = VarlogError.registry.get(code)
+        if named is None:
+            return VarlogError(f"error {code}, unknown to this release: {detail}")
+        if named.__init__ is VarlogError.__init__:
+            return named(detail or " ".join((named.__doc__ or "").split()))
+        return VarlogError(detail)
 
 
 # 1-19: what the caller handed in
@@ -171,6 +183,10 @@ class ConsistencyViolation(VarlogError, code=50):
     """Two parts of the system disagree on what is committed. The replica stops at once and says so (M5)."""
 
 
+class Unwritten(VarlogError, code=51):
+    """The position is beyond the tail: nothing has been written there yet. Subscribe to wait for it."""
+
+
 # 60-79: metadata
 
 
@@ -218,11 +234,19 @@ class MalformedMetadata(VarlogError, code=69):
 
 
 class Unknown(VarlogError, code=80):
-    """The deadline passed before it could be known whether the append happened."""
+    """The deadline passed before it could be known whether what was asked for happened."""
+
+    happened = None
 
 
 class DeadlineExceeded(VarlogError, code=81, retriable=True):
     """The deadline passed; the request changes nothing."""
+
+
+class Closed(VarlogError, code=82):
+    """The client was closed, before or while the call was under way; connect anew. An append may have happened."""
+
+    happened = None
 
 
 # 100-109: connections

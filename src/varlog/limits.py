@@ -33,6 +33,14 @@ MAX_READS_UNDER_WAY: Final = 64
 
 # Client
 MAX_QUEUED_APPENDS: Final = 8192
+"""Of one writer, behind those in flight."""
+CLIENT_APPENDS_IN_FLIGHT: Final = 8192
+CLIENT_BYTES_IN_FLIGHT: Final = 32 * MIB
+"""Of one client's appends; beyond either of them an append waits for room."""
+CLIENT_READ_AHEAD_BYTES: Final = 8 * MIB
+"""Of a scan or a subscription, read and not yet taken; beyond it nothing more is asked for."""
+CLIENT_OPERATIONS: Final = 65536
+"""Of one client: reads, scans, subscriptions and appenders at once."""
 
 # Exactly once (rule 18)
 DEDUP_SEQUENCES_PER_WRITER: Final = 512
