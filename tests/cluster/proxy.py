@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, Self
 
+from tests.cluster.waiting import pause
+
 CHUNK_BYTES: Final = 1 << 16
 CHUNKS_UNDER_WAY: Final = 64
 """How much a direction holds before its sender has to wait."""
@@ -266,7 +268,7 @@ class _Connection:
         loop = asyncio.get_running_loop()
         while True:
             due, data = await under_way.get()
-            await _pause(due - loop.time())
+            await pause(due - loop.time())
             if not data:
                 await flow.is_open.wait()
                 writer.write_eof()
@@ -288,7 +290,7 @@ class _Connection:
                 each.close()
             raise ConnectionResetError
         if flow.rate is not None:
-            await _pause(len(data) / flow.rate)
+            await pause(len(data) / flow.rate)
 
 
 async def _take(flow: _Flow, reader: asyncio.StreamReader, under_way: asyncio.Queue[_Chunk]) -> None:
@@ -298,13 +300,6 @@ async def _take(flow: _Flow, reader: asyncio.StreamReader, under_way: asyncio.Qu
         await under_way.put(_Chunk(loop.time() + flow.delay, data))
         if not data:
             return
-
-
-async def _pause(seconds: float) -> None:
-    if seconds > 0:
-        passed = asyncio.Event()
-        asyncio.get_running_loop().call_later(seconds, passed.set)
-        await passed.wait()
 
 
 def _bound(address: str) -> socket.socket:

@@ -1,0 +1,72 @@
+"""What a stopped cluster's directories hold, read with the production code: the evidence beside the history.
+
+Everything is read from a copy, because opening repairs. Commit contexts need no sync of their own, so that the disks of
+a killed cluster do not say what was committed; let it start again, settle, and stop in an orderly way first.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from varlog.core.metarepo import MetadataRepository, Role
+from varlog.core.metastate import MetadataState
+from varlog.metarepo.journal import Journal
+from varlog.sim.cluster import committed_batches
+from varlog.sim.evidence import ReplicaDump, TopicState
+from varlog.storage.files import OSFileSystem
+from varlog.storage.identity import identify
+from varlog.storage.log import LogStreamStorage
+from varlog.types import ClusterID
+
+
+def metadata_in(journal: Path, cid: ClusterID, scratch: Path) -> MetadataState:
+    """What the metadata repository whose journal this is has decided."""
+    shutil.copytree(journal, scratch)
+    store = Journal.open(OSFileSystem(), str(scratch), cid)
+    repository = MetadataRepository(store, lambda *_: None, lambda _: None)
+    repository.campaign(0.0)
+    while (group := store.take()) is not None:
+        store.write(group)
+        store.sync(group)
+        store.finish(group)
+    assert repository.role is Role.LEADING
+    store.close()
+    shutil.rmtree(scratch)
+    return repository.state
+
+
+def topics_of(state: MetadataState) -> Mapping[int, TopicState]:
+    """The same as the checkers want it."""
+    ends = {int(stream.lsid): int(stream.llsn_end) for stream in state.streams.values()}
+    return {int(topic.tpid): TopicState(topic.hwm, topic.trim, ends) for topic in state.topics.values()}
+
+
+def replicas_in(volume: Path, name: str, scratch: Path) -> Iterator[ReplicaDump]:
+    """Every replica on a volume of the node of that name."""
+    for directory in sorted(volume.glob("cid=*/snid=*/lsid=*")):
+        shutil.copytree(directory, scratch)
+        yield _dump(scratch, name)
+        shutil.rmtree(scratch)
+
+
+def _dump(directory: Path, name: str) -> ReplicaDump:
+    fs = OSFileSystem()
+    identity = identify(fs, str(directory))
+    assert identity is not None, f"{directory} holds no log stream"
+    storage = LogStreamStorage.open(fs, str(directory), identity)
+    found = storage.recovered
+    try:
+        batches, damaged = committed_batches(storage, found.trim_glsn, found.global_hwm)
+    finally:
+        storage.close()
+    return ReplicaDump(
+        int(identity.tpid),
+        int(identity.lsid),
+        name,
+        batches,
+        found.committed_llsn_end,
+        found.trim_glsn,
+        damaged or found.corruption is not None,
+    )
