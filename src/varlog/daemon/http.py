@@ -55,8 +55,8 @@ class Endpoint:
         }
         self._render = metrics
         self._health = health
-        self._open: dict[asyncio.StreamWriter, None] = {}
-        """Oldest first."""
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        """Connections and who serves them, oldest first."""
         self._server: asyncio.Server
 
     @classmethod
@@ -68,7 +68,7 @@ class Endpoint:
         listening = await bind(address)
         try:
             endpoint._server = await asyncio.start_server(
-                endpoint._serve, sock=listening, limit=limits.HTTP_HEAD_BYTES, backlog=limits.HTTP_CONNECTIONS
+                endpoint._accept, sock=listening, limit=limits.HTTP_HEAD_BYTES, backlog=limits.HTTP_CONNECTIONS
             )
         except OSError as error:
             listening.close()
@@ -84,23 +84,28 @@ class Endpoint:
     async def close(self) -> None:
         """Listen no more, and drop whoever is connected."""
         self._server.close()
-        for writer in self._open:
-            writer.transport.abort()
+        for serving, writer in self._open.items():
+            writer.transport.abort()  # also where serving it has not begun
+            serving.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
         await self._server.wait_closed()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self.connections >= limits.HTTP_CONNECTIONS:
             oldest = next(iter(self._open))
-            del self._open[oldest]
-            oldest.transport.abort()
-        self._open[writer] = None
+            self._open.pop(oldest).transport.abort()
+            oldest.cancel()
+        serving = asyncio.create_task(self._serve(reader, writer))
+        self._open[serving] = writer
+        serving.add_done_callback(lambda done: self._open.pop(done, None))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(limits.HTTP_SECONDS):
                 await self._converse(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client went away, or was too slow
         finally:
-            self._open.pop(writer, None)
             writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

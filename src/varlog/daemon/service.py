@@ -155,11 +155,11 @@ class Service(Generic[C]):
         running.result()
 
     def _on_signal(self, number: signal.Signals) -> None:
-        self.log.info("stopping", reason=number.name)
-        _notify_supervisor("STOPPING=1")
         for again in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().remove_signal_handler(again)
             signal.signal(again, signal.SIG_DFL)
+        self.log.info("stopping", reason=number.name)
+        _notify_supervisor("STOPPING=1")
         self.stop.request(number.name)
 
     def _on_stray(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
