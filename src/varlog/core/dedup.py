@@ -37,7 +37,9 @@ class Fate(Enum):
 
 
 class Record(NamedTuple):
-    """One batch of one writer; `epoch` and `glsn` are 0 while it is pending."""
+    """One batch of one writer; `epoch` and `glsn` are 0 while it is pending.
+
+    The table itself keeps plain tuples of these fields, which are made for every batch; this is what it hands out."""
 
     writer_id: WriterID
     sequence: Sequence
@@ -47,11 +49,15 @@ class Record(NamedTuple):
     glsn: GLSN
 
 
+_Pending = tuple[WriterID, Sequence, LLSN, int]
+_Committed = tuple[WriterID, Sequence, LLSN, int, Epoch, GLSN]
+
+
 class _Writer:
     __slots__ = ("floor", "recent")
 
     def __init__(self) -> None:
-        self.recent: deque[Record] = deque()
+        self.recent: deque[_Committed] = deque()
         self.floor = LLSN(0)
 
 
@@ -66,8 +72,8 @@ class DedupTable:
         self._writers: OrderedDict[WriterID, _Writer] = OrderedDict()
         self._size = 0
         self._floor = LLSN(0)
-        self._pending: deque[Record] = deque()
-        self._pending_of: dict[WriterID, dict[Sequence, Record]] = {}
+        self._pending: deque[_Pending] = deque()
+        self._pending_of: dict[WriterID, dict[Sequence, _Pending]] = {}
 
     @property
     def floor(self) -> LLSN:
@@ -83,31 +89,39 @@ class DedupTable:
         self, writer_id: WriterID, sequence: Sequence, prev_sequence: Sequence, horizon: LLSN
     ) -> tuple[Fate, Record | None]:
         """What to do with a batch that arrives to be appended."""
+        pending = self._pending_of.get(writer_id)
+        if (
+            pending is not None
+            and prev_sequence < sequence
+            and next(reversed(pending)) == prev_sequence
+            and horizon >= self._floor
+        ):
+            return _NEW  # it follows what the writer sent before: the way nearly all go
         fate, record = self.fate(writer_id, sequence, horizon)
         if fate is not Fate.DID_NOT_HAPPEN:
             return fate, record
         last = self._last_sequence(writer_id)
         if sequence <= last or prev_sequence != last:
             return Fate.GAP, None
-        return Fate.NEW, None
+        return _NEW
 
     def fate(self, writer_id: WriterID, sequence: Sequence, horizon: LLSN) -> tuple[Fate, Record | None]:
         """What became of a batch, as far as this log stream is concerned."""
         pending = self._pending_of.get(writer_id)
-        if pending is not None and (record := pending.get(sequence)) is not None:
-            return Fate.PENDING, record
+        if pending is not None and (stored := pending.get(sequence)) is not None:
+            return Fate.PENDING, Record(*stored, Epoch(0), GLSN(0))
         writer = self._writers.get(writer_id)
         if writer is None:
             return (Fate.EXPIRED if horizon < self._floor else Fate.DID_NOT_HAPPEN), None
         recent = writer.recent
-        if sequence > recent[-1].sequence:
+        if sequence > recent[-1][1]:
             return Fate.DID_NOT_HAPPEN, None
-        if sequence < recent[0].sequence:
+        if sequence < recent[0][1]:
             forgotten = horizon < max(self._floor, writer.floor)
             return (Fate.EXPIRED if forgotten else Fate.DID_NOT_HAPPEN), None
         for record in reversed(recent):
-            if record.sequence == sequence:
-                return Fate.COMMITTED, record
+            if record[1] == sequence:
+                return Fate.COMMITTED, Record._make(record)
         return Fate.DID_NOT_HAPPEN, None
 
     def _last_sequence(self, writer_id: WriterID) -> Sequence:
@@ -115,59 +129,68 @@ class DedupTable:
         if pending:
             return next(reversed(pending))
         writer = self._writers.get(writer_id)
-        return writer.recent[-1].sequence if writer is not None else Sequence(0)
+        return writer.recent[-1][1] if writer is not None else Sequence(0)
 
     def add(self, writer_id: WriterID, sequence: Sequence, llsn: LLSN, count: int) -> None:
         """A batch was stored."""
-        record = Record(writer_id, sequence, llsn, count, Epoch(0), GLSN(0))
-        self._pending.append(record)
-        self._pending_of.setdefault(writer_id, {})[sequence] = record
+        stored = (writer_id, sequence, llsn, count)
+        self._pending.append(stored)
+        of_writer = self._pending_of.get(writer_id)
+        if of_writer is None:
+            self._pending_of[writer_id] = {sequence: stored}
+        else:
+            of_writer[sequence] = stored
 
     def commit(self, cc: CommitContext) -> bool:
         """A cut was applied; its batches are now committed. True if a writer's records expired by it."""
-        end = cc.llsn_end
+        end, epoch = cc.llsn_end, cc.epoch
         shift = cc.glsn_begin - cc.llsn_begin
-        pending = self._pending
+        pending, pending_of = self._pending, self._pending_of
         expired = False
-        while pending and pending[0].llsn < end:
-            record = pending.popleft()
-            self._forget_pending(record)
-            expired |= self._remember(record._replace(epoch=cc.epoch, glsn=GLSN(record.llsn + shift)))
+        while pending and pending[0][2] < end:
+            writer_id, sequence, llsn, count = pending.popleft()
+            of_writer = pending_of[writer_id]
+            del of_writer[sequence]
+            if not of_writer:
+                del pending_of[writer_id]
+            if self._remember((writer_id, sequence, llsn, count, epoch, GLSN(llsn + shift))):
+                expired = True
         return expired
 
     def truncate(self, llsn_end: LLSN) -> int:
         """Everything stored at or above `llsn_end` is void. Returns how many batches that were."""
         pending = self._pending
         count = 0
-        while pending and pending[-1].llsn >= llsn_end:
-            self._forget_pending(pending.pop())
+        while pending and pending[-1][2] >= llsn_end:
+            writer_id, sequence, _, _ = pending.pop()
+            of_writer = self._pending_of[writer_id]
+            del of_writer[sequence]
+            if not of_writer:
+                del self._pending_of[writer_id]
             count += 1
         return count
 
-    def _forget_pending(self, record: Record) -> None:
-        of_writer = self._pending_of[record.writer_id]
-        del of_writer[record.sequence]
-        if not of_writer:
-            del self._pending_of[record.writer_id]
-
-    def _remember(self, record: Record) -> bool:
-        writer = self._writers.get(record.writer_id)
+    def _remember(self, record: _Committed) -> bool:
+        writer_id = record[0]
+        writers = self._writers
+        writer = writers.get(writer_id)
         if writer is None:
-            writer = self._writers[record.writer_id] = _Writer()
+            writer = writers[writer_id] = _Writer()
+        elif len(writers) > 1:
+            writers.move_to_end(writer_id)
+        recent = writer.recent
+        recent.append(record)
+        if len(recent) > self._per_writer:
+            oldest = recent.popleft()
+            writer.floor = LLSN(oldest[2] + oldest[3])
         else:
-            self._writers.move_to_end(record.writer_id)
-        writer.recent.append(record)
-        self._size += 1
-        if len(writer.recent) > self._per_writer:
-            oldest = writer.recent.popleft()
-            writer.floor = LLSN(oldest.llsn + oldest.count)
-            self._size -= 1
-        if self._size <= self._total or len(self._writers) == 1:
+            self._size += 1
+        if self._size <= self._total or len(writers) == 1:
             return False
-        _, silent = self._writers.popitem(last=False)
+        _, silent = writers.popitem(last=False)
         self._size -= len(silent.recent)
         last = silent.recent[-1]
-        self._floor = max(self._floor, LLSN(last.llsn + last.count))
+        self._floor = max(self._floor, LLSN(last[2] + last[3]))
         return True
 
     # Snapshots: footers, low-watermark records and copies of a replica carry the table with them.
@@ -176,7 +199,8 @@ class DedupTable:
         """The whole table as bytes."""
         writers = [(w.floor, [r[1:] for r in w.recent]) for w in self._writers.values()]
         ids = list(self._writers)
-        return msgspec.msgpack.encode((int(self._floor), ids, writers, list(self._pending)))
+        pending = [(*stored, 0, 0) for stored in self._pending]
+        return msgspec.msgpack.encode((int(self._floor), ids, writers, pending))
 
     def restore(self, snapshot: bytes) -> None:
         """Become what `snapshot` was taken of. MalformedSnapshot if it is of no table; then nothing has changed."""
@@ -189,21 +213,23 @@ class DedupTable:
         for writer_id, (writer_floor, records) in zip(ids, writers, strict=True):
             writer = self._writers[WriterID(writer_id)] = _Writer()
             writer.floor = LLSN(writer_floor)
-            writer.recent.extend(Record._make((writer_id, *fields)) for fields in records)
+            for sequence, llsn, count, epoch, glsn in records:
+                committed = (WriterID(writer_id), Sequence(sequence), LLSN(llsn), count, Epoch(epoch), GLSN(glsn))
+                writer.recent.append(committed)
             self._size += len(records)
-        for fields in pending:
-            record = Record._make(fields)
-            self.add(record.writer_id, record.sequence, record.llsn, record.count)
+        for writer_id, sequence, llsn, count, _, _ in pending:
+            self.add(WriterID(writer_id), Sequence(sequence), LLSN(llsn), count)
 
 
+_NEW: Final[tuple[Fate, Record | None]] = (Fate.NEW, None)
 _Number = Annotated[int, msgspec.Meta(ge=0)]
-_Committed = tuple[_Number, _Number, _Number, _Number, _Number]
-_Pending = tuple[_Number, _Number, _Number, _Number, _Number, _Number]
+_SavedCommitted = tuple[_Number, _Number, _Number, _Number, _Number]
+_SavedPending = tuple[_Number, _Number, _Number, _Number, _Number, _Number]
 _Table = tuple[
     _Number,
     list[_Number],
-    list[tuple[_Number, Annotated[list[_Committed], msgspec.Meta(min_length=1)]]],
-    list[_Pending],
+    list[tuple[_Number, Annotated[list[_SavedCommitted], msgspec.Meta(min_length=1)]]],
+    list[_SavedPending],
 ]
 _TABLE: Final = msgspec.msgpack.Decoder(_Table)
 

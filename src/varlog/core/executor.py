@@ -166,25 +166,23 @@ class LogStreamExecutor:
 
     def append(self, source: Address, message: Append, header: BatchHeader, now: float) -> None:
         """A client's batch, already verified."""
-        if message.epoch != self.epoch or not self.accepts_appends:
+        if message.epoch != self.epoch or self.state is not RUNNING or self._promise is not None or not self.healthy:
             self._append_out_of_epoch(source, message, header)
             return
         if self.primary != self.snid:
             self._refuse(source, message, errors.NotPrimary.code)
             return
         writer_id, sequence = WriterID(header.writer_id), Sequence(header.sequence)
-        fate, record = self.dedup.judge(writer_id, sequence, message.prev_sequence, message.horizon)
-        if fate is Fate.NEW:
-            self._append_new(source, message, header, now)
-        else:
+        prev_sequence = message.prev_sequence
+        fate, record = self.dedup.judge(writer_id, sequence, prev_sequence, message.horizon)
+        if fate is not Fate.NEW:
             self._append_known(source, message, fate, record)
-
-    def _append_new(self, source: Address, message: Append, header: BatchHeader, now: float) -> None:
+            return
         batch = message.batch
         if self._pending.is_full(len(batch)):
             self._refuse(source, message, errors.Busy.code)
             return
-        stored = self._store(message.prev_sequence, header, batch)
+        stored = self._store(prev_sequence, header, batch)
         stored.waiters.append((source, message.request))
         if self._backups is not None:
             stored.batch = batch

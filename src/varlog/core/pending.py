@@ -16,7 +16,7 @@ from varlog.types import LLSN, CommitContext, Epoch, Sequence, WriterID
 class Pending:
     """A stored batch that is not committed yet, and who waits for it."""
 
-    __slots__ = ("batch", "count", "epoch", "llsn", "prev_sequence", "sequence", "size", "waiters", "writer_id")
+    __slots__ = ("batch", "count", "end", "epoch", "llsn", "prev_sequence", "sequence", "size", "waiters", "writer_id")
 
     def __init__(
         self,
@@ -31,6 +31,7 @@ class Pending:
     ) -> None:
         self.llsn = llsn
         self.count = count
+        self.end = LLSN(llsn + count)
         self.epoch = epoch
         self.writer_id = writer_id
         self.sequence = sequence
@@ -39,10 +40,6 @@ class Pending:
         self.batch = batch
         """Kept by a primary with backups, to send again."""
         self.waiters: list[tuple[Address, int]] = []
-
-    @property
-    def end(self) -> LLSN:
-        return LLSN(self.llsn + self.count)
 
 
 class PendingBatches:

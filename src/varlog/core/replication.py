@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-from varlog.core.address import Send, node_address
+from varlog.core.address import Address, Send, node_address
 from varlog.core.messages import Replicate, ReplicateAck
 from varlog.types import LLSN, Epoch, LogStreamID, Sequence, StorageNodeID
 
@@ -32,9 +32,10 @@ class Replicable(Protocol):
 
 
 class _Backup:
-    __slots__ = ("durable_end", "heard", "received_end", "sent")
+    __slots__ = ("address", "durable_end", "heard", "received_end", "sent")
 
-    def __init__(self, end: LLSN, now: float) -> None:
+    def __init__(self, snid: StorageNodeID, end: LLSN, now: float) -> None:
+        self.address = node_address(snid)
         self.received_end = end
         self.durable_end = end
         self.heard = now
@@ -53,16 +54,17 @@ class Backups:
         self._end = end
         self._now = now
         """As of the last look at the clock, a fraction of a second ago at most."""
-        self._backups = {snid: _Backup(end, now) for snid in snids}
+        self._backups = {snid: _Backup(snid, end, now) for snid in snids}
 
     def replicate(self, batch: Replicable, now: float) -> None:
         """Send a new batch to every backup."""
         self._now = now
         message = self._message(batch)
-        for snid, backup in self._backups.items():
-            if backup.durable_end == self._end:  # nothing was outstanding: the waiting starts here
+        end, send = self._end, self._send
+        for backup in self._backups.values():
+            if backup.durable_end == end:  # nothing was outstanding: the waiting starts here
                 backup.heard = backup.sent = now
-            self._send(node_address(snid), message)
+            send(backup.address, message)
         self._end = batch.end
 
     def acknowledged(self, message: ReplicateAck, now: float) -> None:
@@ -85,21 +87,21 @@ class Backups:
     def tick(self, outstanding: Iterable[Replicable], now: float) -> bool:
         """Send again what is overdue. True if a backup has been silent for too long."""
         self._now = now
-        for snid, backup in self._backups.items():
+        for backup in self._backups.values():
             if backup.durable_end >= self._end:
                 continue
             if now - backup.heard > GIVE_UP_AFTER:
                 return True
             if now - max(backup.sent, backup.heard) > RESEND_AFTER:
                 backup.sent = now
-                self._resend(snid, backup.received_end, outstanding)
+                self._resend(backup.address, backup.received_end, outstanding)
         return False
 
-    def _resend(self, snid: StorageNodeID, begin: LLSN, outstanding: Iterable[Replicable]) -> None:
+    def _resend(self, address: Address, begin: LLSN, outstanding: Iterable[Replicable]) -> None:
         count = 0
         for batch in outstanding:
             if batch.llsn >= begin:
-                self._send(node_address(snid), self._message(batch))
+                self._send(address, self._message(batch))
                 count += 1
                 if count == RESEND_BATCHES:
                     return

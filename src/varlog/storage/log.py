@@ -74,6 +74,7 @@ class LogStreamStorage:
         self._path = path
         self._identity = identity
         self._options = options
+        self._segment_bytes = options.segment_bytes
         self._directory_lock = lock
         self._reader = LogReader(fs, path)
         self._files: LogFiles | None = None
@@ -226,14 +227,15 @@ class LogStreamStorage:
             active = self._active
             if active is None:
                 return
-            self._state.batch(llsn, count, epoch)
+            state = self._state
+            state.batch(llsn, count, epoch)
             size = fmt.FRAME_HEADER_BYTES + length
             group = self._group_for(size)
             offset = active.offset
             frame = active.batch_frame(llsn, epoch, prev_sequence, count, length, fmt.batch_check(batch))
             group.add_frames(offset, (frame, batch), size)
             group.needs_sync = True
-            group.last_llsn_end = self._state.end
+            group.last_llsn_end = state.end
             group.last_epoch = epoch
             self._staged(active, group)
 
@@ -343,10 +345,11 @@ class LogStreamStorage:
 
     def _staged(self, active: ActiveSegment, group: WriteGroup) -> None:
         """A record is laid out; close its segment if that has filled it, and note where the group ends now."""
-        if active.is_full(self._options.segment_bytes):
+        if active.is_full(self._segment_bytes):
             active = self._roll(active, group)
-        group.version = self._state.version
-        group.written_end = self._state.end
+        state = self._state
+        group.version = state.version
+        group.written_end = state.end
         group.seq = active.seq
         group.offset = active.offset
 
