@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._handshake is not None:
                 self._advance_hello(nbytes)
-            elif reader.advance(nbytes, self._deliver, self):
+            elif reader.advance(nbytes, self._deliver, self) and not self.closed:
                 self._receiver.on_turn(self)
         except PeerRefused as refused:
             self._shut(refused.error)
@@ -329,7 +329,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._handshake is None and not self.closed:
             reader.halted = False
             reader.open()
-            if reader.advance(0, self._deliver, self):
+            if reader.advance(0, self._deliver, self) and not self.closed:
                 self._receiver.on_turn(self)
 
     def _on_hello(self, message: Message) -> None:

@@ -32,7 +32,8 @@ from varlog.wire.secret import Secret
 PROTOCOL_VERSION: Final = 1
 NONCE_BYTES: Final = 32
 PROOF_BYTES: Final = 32
-MAX_DETAIL: Final = 500
+MAX_DETAIL: Final = 200
+"""Characters, so that a refusal fits into a frame of the hello whatever they are."""
 
 SERVER_LABEL: Final = b"varlog server proof\0"
 DIALER_LABEL: Final = b"varlog dialer proof\0"
@@ -121,12 +122,13 @@ class Handshake(Protocol):
 
 def refusal(error: VarlogError) -> Refused:
     """What to say before closing because of an error."""
-    return Refused(error.code, str(error)[:MAX_DETAIL])
+    sayable = str(error)[:MAX_DETAIL].encode("utf-8", "replace").decode()
+    return Refused(error.code, sayable)
 
 
 def reason(refused: Refused) -> VarlogError:
     """The error a peer closed because of, as this side raises it."""
-    detail = f"the peer closed the connection: {refused.detail[:MAX_DETAIL]}"
+    detail = refused.detail[:MAX_DETAIL]
     cls = VarlogError.registry.get(refused.code, ProtocolError)
     takes_a_text = cls.__init__ is VarlogError.__init__
     return cls(detail) if takes_a_text else ProtocolError(detail)
@@ -138,16 +140,20 @@ def statement(label: bytes, dialer: Identity, server: Identity, dialer_nonce: by
     return label + said + dialer_nonce + server_nonce
 
 
-def _check(version: int, cid: int, role: int, ours: Identity, wanted: frozenset[Role]) -> Role:
-    if version != PROTOCOL_VERSION:
-        raise UnsupportedProtocol(f"the peer speaks version {version} of the protocol, this side {PROTOCOL_VERSION}")
-    if cid != ours.cid:
-        raise WrongCluster(f"the peer is of cluster {cid}, this side of cluster {ours.cid}")
-    if role not in wanted:
-        names = " or ".join(sorted(each.name for each in wanted))
-        known = Role(role).name if role in Role.__members__.values() else f"role {role}"
-        raise WrongRole(f"the peer is {known}; only {names} belongs at the other end of this connection")
-    return Role(role)
+def _check(theirs: Hello | Welcome, ours: Identity, wanted: frozenset[Role]) -> Identity:
+    """Who the peer says it is, if it may be that. Both sides read what this says, so it speaks of them by name."""
+    them, us = ("the dialer", "the server") if isinstance(theirs, Hello) else ("the server", "the dialer")
+    if theirs.version != PROTOCOL_VERSION:
+        raise UnsupportedProtocol(
+            f"{them} speaks version {theirs.version} of the protocol, {us} version {PROTOCOL_VERSION}"
+        )
+    if theirs.cid != ours.cid:
+        raise WrongCluster(f"{them} is of cluster {theirs.cid}, {us} of cluster {ours.cid}")
+    if theirs.role not in wanted:
+        known = Role(theirs.role).name if theirs.role in Role.__members__.values() else f"of role {theirs.role}"
+        expected = " or ".join(role.name for role in sorted(wanted))
+        raise WrongRole(f"{them} is {known}; {us}, a {ours.role.name}, talks to {expected} here")
+    return Identity(ours.cid, Role(theirs.role), theirs.node_id)
 
 
 class Dialing:
@@ -166,8 +172,7 @@ class Dialing:
 
     def receive(self, message: Message) -> Message | None:
         if isinstance(message, Welcome) and self._proven is None:
-            role = _check(message.version, message.cid, message.role, self._identity, self._wants)
-            server = Identity(self._identity.cid, role, message.node_id)
+            server = _check(message, self._identity, self._wants)
             both = (self._identity, server, self._nonce, message.nonce)
             if not self._secret.proves(message.proof, statement(SERVER_LABEL, *both)):
                 raise WrongSecret("the server could not prove that it knows the cluster's secret")
@@ -196,8 +201,7 @@ class Accepting:
 
     def receive(self, message: Message) -> Message | None:
         if isinstance(message, Hello) and self._claimed is None:
-            role = _check(message.version, message.cid, message.role, self._identity, self._accepts)
-            self._claimed = Identity(self._identity.cid, role, message.node_id)
+            self._claimed = _check(message, self._identity, self._accepts)
             both = (self._claimed, self._identity, message.nonce, self._nonce)
             self._expected = statement(DIALER_LABEL, *both)
             proof = self._secret.proof(statement(SERVER_LABEL, *both))

@@ -252,23 +252,25 @@ def scan(number: int) -> Codec:
     return Codec(encode, decode, decode, size, size)
 
 
-SCAN_HEAD: Final = Struct("<QQHQQI")
-"""request, lsid, code, complete_to, first, number of batches."""
+SCAN_HEAD: Final = "QQHQQIH"
+"""request, lsid, code, complete_to, first, number of batches, bytes of detail; the detail; the batches."""
 STORED: Final = Struct("<QQIQQQI")
 """Before each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
-MAX_SCAN_REPLY: Final = SCAN_HEAD.size + 2 * limits.SCAN_REPLY_BYTES + STORED.size + limits.MAX_BATCH_BYTES
+MAX_DETAIL_BYTES: Final = 1 * limits.KIB
+MAX_SCAN_REPLY: Final = 2 * limits.SCAN_REPLY_BYTES + limits.MAX_BATCH_BYTES + 2 * MAX_DETAIL_BYTES
 """A reply ends with the batch that reaches `max_bytes`. What stands before its batches may be as much again as they
 are, if they are small."""
 
 
 def scan_reply(number: int) -> Codec:
-    pack, unpack = Struct(FRAME + "QQHQQI").pack, SCAN_HEAD.unpack_from
+    pack, unpack = Struct(FRAME + SCAN_HEAD).pack, Struct("<" + SCAN_HEAD).unpack_from
     pack_stored, unpack_stored = STORED.pack, STORED.unpack_from
-    head, step = SCAN_HEAD.size, STORED.size
+    head, step = Struct("<" + SCAN_HEAD).size, STORED.size
 
     def encode(message: ScanReply, out: Out) -> int:
-        pieces: list[Buffer] = []
-        size = head
+        detail = message.detail.encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
+        pieces: list[Buffer] = [detail] if detail else []
+        size = head + len(detail)
         for glsn, llsn, count, epoch, version, time, batch in message.batches:
             length = len(batch)
             size += step + length
@@ -286,6 +288,7 @@ def scan_reply(number: int) -> Codec:
                 message.complete_to,
                 message.first,
                 len(message.batches),
+                len(detail),
             )
         )
         for piece in pieces:
@@ -293,25 +296,33 @@ def scan_reply(number: int) -> Codec:
         return 8 + size
 
     def adopt(view: memoryview, begin: int, end: int) -> Message:
-        request, lsid, code, complete_to, first, left = unpack(view, begin)
-        at = begin + head
-        if left > (end - at) // step:
-            raise ProtocolError(f"{left} batches do not fit into the {end - at} bytes of a reply to a scan")
-        batches: list[StoredLine] = []
-        while left:
-            glsn, llsn, count, epoch, version, time, length = unpack_stored(view, at)
-            begin = at + step
-            at = begin + length
-            if at > end:
-                raise ProtocolError("a batch reaches beyond the end of the reply to a scan")
-            batches.append((glsn, llsn, count, epoch, version, time, view[begin:at]))
-            left -= 1
-        if at != end:
-            raise ProtocolError(f"{end - at} bytes follow the last batch of a reply to a scan")
-        return ScanReply(request, lsid, code, tuple(batches), complete_to, first)
+        request, lsid, code, complete_to, first, count, told = unpack(view, begin)
+        at = begin + head + told
+        detail = str(view[begin + head : at], "utf-8", "replace") if told else ""
+        batches = _stored(view, at, end, count, unpack_stored)
+        return ScanReply(request, lsid, code, batches, complete_to, first, detail)
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         """Copies the body once; the batches refer into the copy."""
         return adopt(memoryview(view[begin:end].tobytes()), 0, end - begin)
 
     return Codec(encode, decode, adopt, head, MAX_SCAN_REPLY)
+
+
+def _stored(view: memoryview, at: int, end: int, left: int, unpack: Callable[..., Any]) -> tuple[StoredLine, ...]:
+    """The batches of a reply to a scan, which fill the rest of it exactly."""
+    step = STORED.size
+    if left * step > end - at:
+        raise ProtocolError(f"{left} batches do not fit into the {end - at} bytes left of a reply to a scan")
+    batches: list[StoredLine] = []
+    while left:
+        glsn, llsn, count, epoch, version, time, length = unpack(view, at)
+        begin = at + step
+        at = begin + length
+        if at > end:
+            raise ProtocolError("a batch reaches beyond the end of the reply to a scan")
+        batches.append((glsn, llsn, count, epoch, version, time, view[begin:at]))
+        left -= 1
+    if at != end:
+        raise ProtocolError(f"{end - at} bytes follow the last batch of a reply to a scan")
+    return tuple(batches)
