@@ -151,7 +151,7 @@ def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Loaded:
     synced = max([synced, *(frame.synced for frame in _stray_headers(data, start.nonce, end))])
     if synced > end or keyspace is None:
         raise JournalCorrupt("a damaged frame", segment=path, offset=end)
-    return Loaded(keyspace, any(data[end:]))
+    return Loaded(keyspace, data.count(0, end) < len(data) - end)
 
 
 def _load_header(data: bytes, cid: ClusterID, path: str) -> tuple[Position, int]:
