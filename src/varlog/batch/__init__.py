@@ -51,7 +51,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from crc32c import crc32c
 
-from varlog import limits
+from varlog import limits, types
 from varlog.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -120,8 +120,8 @@ class BatchHeader(NamedTuple):
     flags: int
     count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
     header_bytes: int
-    writer_id: int
-    sequence: int
+    writer_id: types.WriterID
+    sequence: types.Sequence
     timestamp: int
     body_bytes: int
 

@@ -172,9 +172,8 @@ class LogStreamExecutor:
         if self.primary != self.snid:
             self._refuse(source, message, errors.NotPrimary.code)
             return
-        writer_id, sequence = WriterID(header.writer_id), Sequence(header.sequence)
         prev_sequence = message.prev_sequence
-        fate, record = self.dedup.judge(writer_id, sequence, prev_sequence, message.horizon)
+        fate, record = self.dedup.judge(header.writer_id, header.sequence, prev_sequence, message.horizon)
         if fate is not Fate.NEW:
             self._append_known(source, message, fate, record)
             return
@@ -189,14 +188,15 @@ class LogStreamExecutor:
             self._backups.replicate(stored, now)
 
     def _store(self, prev_sequence: Sequence, header: BatchHeader, batch: bytes | memoryview) -> Pending:
-        writer_id, sequence, count = WriterID(header.writer_id), Sequence(header.sequence), header.count
-        stored = Pending(self.end, count, self.epoch, writer_id, sequence, prev_sequence, len(batch))
+        size, _, _, _, count, _, writer_id, sequence, _, _ = header
+        llsn, epoch = self.end, self.epoch
+        stored = Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size)
         self._pending.add(stored)
         self.batches += 1
         self.entries += count
-        self.bytes += len(batch)
-        self.dedup.add(writer_id, sequence, stored.llsn, count)
-        self.log.stage_batch(stored.llsn, self.epoch, prev_sequence, batch, header)
+        self.bytes += size
+        self.dedup.add(writer_id, sequence, llsn, count)
+        self.log.stage_batch(llsn, epoch, prev_sequence, batch, header)
         self.end = stored.end
         return stored
 
@@ -222,8 +222,7 @@ class LogStreamExecutor:
             self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
             return
         self._observe(Branch.RULE17_STALE_APPEND)
-        writer_id, sequence = WriterID(header.writer_id), Sequence(header.sequence)
-        question = _Question(source, message.request, writer_id, sequence, message.horizon)
+        question = _Question(source, message.request, header.writer_id, header.sequence, message.horizon)
         if self.state is not SEALING and self.healthy:
             self._tell_fate(question)
             return
