@@ -137,6 +137,8 @@ class ManagerServer:
         if address == METADATA_REPOSITORY:
             connection.send(RegisterManager(self._request(), self.address))
             connection.send(GetMetadata(self._request()))
+        elif connection.peer.role is Role.STORAGE_NODE:
+            connection.send(GetInfo(self._request()))
 
     def on_message(self, connection: Connection, message: Message) -> None:
         if connection.peer.role is Role.CLIENT:
@@ -239,12 +241,18 @@ class ManagerServer:
     async def _converse(self, connection: Connection, asked: Message) -> None:
         request: int = asked.request  # type: ignore[attr-defined]
         try:
-            value = await self._run(self._registrar.begin(asked))
+            value = await self.do(asked)
         except errors.VarlogError as error:
             connection.send(Managed(request, error.code, str(error)))
         else:
             connection.send(Managed(request, 0, value=value))
-        self._look()
+
+    async def do(self, asked: Message) -> int:
+        """Do what an operator asks for; returns the id of what was made."""
+        try:
+            return await self._run(self._registrar.begin(asked))
+        finally:
+            self._look()
 
     async def _run(self, conversation: Conversation) -> int:
         replies: Sequence[Message] | None = None

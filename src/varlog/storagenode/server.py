@@ -73,6 +73,9 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
 }
 
 
+_HOSTED: Final = frozenset[type[Message]]({AddLogStream, RemoveLogStream, GetInfo})
+
+
 class StorageNodeServer:
     """See the module's text. Made by `start`."""
 
@@ -187,6 +190,8 @@ class StorageNodeServer:
             self._on_metadata_message(message)
         elif type(message) not in _ACCEPTED[role]:
             raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
+        elif type(message) in _HOSTED:
+            self._on_hosted(self.peers.name(connection), message)
         else:
             self._receive(self.peers.name(connection), message)
 
@@ -203,19 +208,23 @@ class StorageNodeServer:
     def _receive(self, source: Address, message: Message) -> None:
         self._is_active = True
         try:
-            match message:
-                case GetInfo(request):
-                    self._send(source, self.info(request))
-                case AddLogStream():
-                    self._add(source, message)
-                case RemoveLogStream():
-                    self._remove(source, message)
-                case _:
-                    self.node.on_message(source, message, self._loop.time())
+            self.node.on_message(source, message, self._loop.time())
         except errors.ConsistencyViolation as error:
             self._fail(error)
         except errors.InvalidArgument as error:
             self._log.warning("stray message", source=source, error=str(error))
+
+    def _on_hosted(self, source: Address, message: Message) -> None:
+        """What concerns the volumes and not the protocol."""
+        match message:
+            case AddLogStream():
+                self._add(source, message)
+            case RemoveLogStream():
+                self._remove(source, message)
+            case GetInfo(request):
+                self._send(source, self.info(request))
+            case _:
+                raise errors.ProtocolError(f"a storage node does not take {type(message).__name__}")
 
     def on_turn(self, _connection: Connection) -> None:
         self._settle_soon()

@@ -1,0 +1,174 @@
+"""A whole cluster in one process: metadata repository, manager and storage nodes on one event loop.
+
+The daemons are the real ones, with real files and sockets on loopback; only their processes are missing. What is
+acknowledged is on disk as often as there are replicas, but all of them fail together: it is for scripts, tests and a
+first look. What it leaves behind is opened again by the next start.
+
+The directory holds `metadata`, `node-1` to `node-n`, `secret`, and `cluster.toml`, by which clients find the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from varlog import errors
+from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
+from varlog.core.messages import AddNode, AddTopic
+from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig
+from varlog.manager.server import ManagerServer
+from varlog.metarepo.server import MetadataRepositoryServer
+from varlog.storage.files import OSFileSystem
+from varlog.storagenode.server import StorageNodeServer
+from varlog.types import StreamStatus
+from varlog.wire.secret import Secret
+
+if TYPE_CHECKING:
+    from varlog.client.log import Log
+
+NODES: Final = 3
+CID: Final = 1
+ANY_PORT: Final = "127.0.0.1:0"
+START_SECONDS: Final = 30.0
+_LOOK_AGAIN: Final = 0.005
+
+
+class EmbeddedCluster:
+    """The daemons of one process. Made by `start`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Ends with the error that made a daemon stop to protect data."""
+        self.repository: MetadataRepositoryServer
+        self.manager: ManagerServer
+        self.nodes: list[StorageNodeServer] = []
+        self._running = AsyncExitStack()
+
+    @classmethod
+    async def start(
+        cls,
+        path: str | Path,
+        *,
+        topic: str = DEFAULT_TOPIC,
+        streams: int = 1,
+        nodes: int = NODES,
+        listen: str = ANY_PORT,
+    ) -> EmbeddedCluster:
+        """Start what the directory holds, or make it: `nodes` storage nodes, and a topic of `streams` log streams if
+        there is none of that name. Clients are served at `listen`."""
+        cluster = cls(Path(path))
+        try:
+            await asyncio.wait_for(cluster._start(topic, streams, nodes, listen), START_SECONDS)
+        except TimeoutError:
+            await cluster.stop()
+            raise errors.DeadlineExceeded(f"the cluster in {path} did not start within {START_SECONDS:g} s") from None
+        except BaseException:
+            await cluster.stop()
+            raise
+        return cluster
+
+    async def _start(self, topic: str, streams: int, nodes: int, listen: str) -> None:
+        secret_file = self._prepare(nodes)
+        files = OSFileSystem()
+        about = MetadataRepositoryConfig(
+            path=str(self.path / "metadata"), secret_file=secret_file, listen=listen, http=None
+        )
+        self.repository = await MetadataRepositoryServer.start(about, files, self._fail)
+        self._running.push_async_callback(self.repository.stop)
+        address = self.repository.address
+        manager = ManagerConfig(secret_file=secret_file, listen=ANY_PORT, metadata_repository=address, http=None)
+        self.manager = await ManagerServer.start(manager)
+        self._running.push_async_callback(self.manager.stop)
+        for number in range(1, nodes + 1):
+            volume = str(self.path / f"node-{number}")
+            node = StorageNodeConfig(
+                secret_file=secret_file,
+                snid=number,
+                volumes=[volume],
+                listen=ANY_PORT,
+                metadata_repository=address,
+                http=None,
+            )
+            self.nodes.append(await StorageNodeServer.start(node, files, self._fail))
+            self._running.push_async_callback(self.nodes[-1].stop)
+        await self._register(topic, streams, nodes)
+        known = ClusterFile((address,), CID, Path(secret_file).name, topic)
+        write_file(self.path / CLUSTER_FILE, known)
+
+    def _prepare(self, nodes: int) -> str:
+        for name in ("metadata", *(f"node-{number}" for number in range(1, nodes + 1))):
+            (self.path / name).mkdir(parents=True, exist_ok=True)
+        secret_file = self.path / "secret"
+        if not secret_file.exists():
+            Secret.create(secret_file)
+        return str(secret_file)
+
+    async def _register(self, topic: str, streams: int, nodes: int) -> None:
+        manager = self.manager
+        await _until(lambda: manager.metadata is not None)
+        for node in self.nodes:
+            if node.snid not in manager.registered:
+                await manager.do(AddNode(0, node.address))
+        await _until(lambda: len(manager.answering) >= nodes)
+        assert manager.metadata is not None
+        if topic not in {known.name for known in manager.metadata.topics}:
+            await manager.do(AddTopic(0, topic, 0, 0, streams))
+        await _until(lambda: self._is_running(topic))
+
+    def _is_running(self, topic: str) -> bool:
+        metadata = self.manager.metadata
+        assert metadata is not None
+        tpids = {known.tpid for known in metadata.topics if known.name == topic}
+        of_topic = [stream.status for stream in metadata.streams if stream.tpid in tpids]
+        return bool(of_topic) and all(status is StreamStatus.RUNNING for status in of_topic)
+
+    def _fail(self, error: errors.VarlogError) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+
+    @property
+    def address(self) -> str:
+        """Where clients find the cluster."""
+        return self.repository.address
+
+    async def stop(self) -> None:
+        """Stop every daemon; what was acknowledged is on disk."""
+        await self._running.aclose()
+        if self.failed.done() and not self.failed.cancelled():
+            self.failed.exception()
+        self.failed.cancel()
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    """Wait for something that the daemons bring about by themselves; the caller has a deadline."""
+    while not holds():  # noqa: ASYNC110  # it is a matter of a few looks, at start only
+        await asyncio.sleep(_LOOK_AGAIN)
+
+
+@asynccontextmanager
+async def embedded(
+    path: str | Path, *, topic: str = DEFAULT_TOPIC, streams: int = 1, nodes: int = NODES
+) -> AsyncIterator[Log]:
+    """A log in a directory, with the cluster that keeps it running in this process for as long as the block lasts.
+
+    >>> import asyncio, tempfile, varlog
+    >>> async def main() -> bytes:
+    ...     with tempfile.TemporaryDirectory() as path:
+    ...         async with varlog.embedded(path) as log:
+    ...             result = await log.append(b"hello")
+    ...             return (await log.read(result.glsn)).data
+    >>> asyncio.run(main())
+    b'hello'
+    """
+    from varlog.client import connect  # noqa: PLC0415  # the daemons need no client
+
+    cluster = await EmbeddedCluster.start(path, topic=topic, streams=streams, nodes=nodes)
+    try:
+        async with connect(cluster.path, topic=topic) as log:
+            yield log
+    finally:
+        await cluster.stop()
