@@ -122,7 +122,7 @@ def test_a_config_file_that_is_a_directory(tmp_path: Path) -> None:
     assert refusal(ManagerConfig, {}, str(tmp_path)) == f"{tmp_path}: the config file cannot be read: Is a directory"
 
 
-@pytest.mark.parametrize("content", [b"cluster = ", b"\xff\xfe", b"cluster = 1\ncluster = 2"])
+@pytest.mark.parametrize("content", [b"cluster = ", b"\xff\xfe", b"cluster = 1\ncluster = 2", b"a = " + b"[" * 9999])
 def test_a_config_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "daemon.toml"
     file.write_bytes(content)
@@ -171,6 +171,18 @@ def test_a_wrong_value_in_a_file_is_named_with_file_key_and_what_is_accepted(
 ) -> None:
     file = written(tmp_path, line)
     assert refusal(StorageNodeConfig, {}, file).startswith(f"{file}: {told}")
+
+
+@pytest.mark.parametrize(
+    "value", ["nan", "1e400", "2026-01-01", "[[1]]", "{ a = 1 }", "[{ secret = 'x' }]", f"{1 << 70}"]
+)
+@pytest.mark.parametrize("config", EVERY_CONFIG)
+def test_no_value_of_any_key_is_met_with_anything_but_a_clear_refusal(
+    tmp_path: Path, config: type[DaemonConfig], value: str
+) -> None:
+    for key in options(config):
+        file = written(tmp_path, f"{key} = {value}")
+        assert refusal(config, {}, file).startswith(f"{file}: {key} is ")
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,9 @@ KEY = bytes(range(32))
 
 
 @pytest.fixture(autouse=True)
-def unchanged_logging() -> Iterator[None]:
+def unchanged_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What `configure` does to the process is undone after each test."""
+    monkeypatch.setattr(logs, "_way", logs._way)
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     root.handlers[:] = []
@@ -34,7 +35,6 @@ def unchanged_logging() -> Iterator[None]:
     logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
     root.setLevel(level)
-    structlog.reset_defaults()
 
 
 def lines(captured: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
@@ -43,8 +43,7 @@ def lines(captured: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
 
 def test_a_json_line_has_time_level_event_what_is_bound_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(form="json", program="vsn", cluster=7)
-    logs.bind(snid=3)
-    logs.get().info("ready", address="127.0.0.1:9091", replicas=[1, 2], idle=0.5, why=None)
+    logs.get().bind(snid=3).info("ready", address="127.0.0.1:9091", replicas=[1, 2], idle=0.5, why=None)
     (line,) = lines(capsys)
     assert list(line)[:3] == ["timestamp", "level", "event"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", line.pop("timestamp"))
@@ -201,6 +200,32 @@ def test_threads_do_not_mix_their_lines(capsys: pytest.CaptureFixture[str]) -> N
     for thread in threads:
         thread.join()
     assert sorted(line["number"] for line in lines(capsys)) == [n for n in range(4) for _ in range(100)]
+
+
+def test_without_a_daemon_it_is_the_applications_logging(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logging.getLogger().addHandler(caplog.handler)
+    try:
+        raise RuntimeError("broken")
+    except RuntimeError:
+        logs.get().bind(snid=1).exception("failed", secret="hidden", batch=b"payload")
+    logs.get().warning("50% full")
+    failed, full = caplog.records
+    assert (failed.name, failed.levelname) == ("varlog", "ERROR")
+    assert failed.getMessage() == f"failed snid=1 secret={logs.REDACTED} batch=[7 bytes]"
+    assert failed.exc_info is not None
+    assert isinstance(failed.exc_info[1], RuntimeError)
+    assert full.getMessage() == "50% full"
+    assert capsys.readouterr().out == ""
+
+
+def test_an_application_keeps_its_own_structlog(capsys: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    logs.configure(form="json")
+    logs.get().info("ours")
+    assert structlog.get_config() == before
+    assert [line["event"] for line in lines(capsys)] == ["ours"]
 
 
 def test_rich_can_be_imported_after_the_logs_and_is_not_imported_by_them() -> None:

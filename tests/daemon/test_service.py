@@ -50,8 +50,11 @@ class Running:
 
     def end(self) -> tuple[int, str, list[dict[str, Any]]]:
         """Exit code, output and remaining log, once it has ended by itself."""
-        output, log = self.process.communicate(timeout=30)
-        return self.process.returncode, output, [json.loads(line) for line in log.splitlines()]
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        log = [json.loads(line) for line in self.process.stderr]  # what `told` has read ahead is in its buffer
+        output = self.process.stdout.read()
+        return self.process.wait(timeout=30), output, log
 
 
 @contextmanager
@@ -148,6 +151,13 @@ def test_an_error_of_one_connection_is_told_and_the_daemon_goes_on(what: str, na
     assert (code, output) == (0, "closed\n")
 
 
+def test_one_that_failed_ends_even_if_it_cannot_close() -> None:
+    with running("resist") as daemon:
+        daemon.told("closing takes too long")
+        code, _, (line,) = daemon.end()
+    assert (code, line["error"]) == (Exit.PROTECTED, "Poisoned: fsync failed")
+
+
 def test_one_that_ends_by_itself_has_ended_well() -> None:
     with running("start-only") as daemon:
         code, _, log = daemon.end()
@@ -173,6 +183,17 @@ def test_without_a_page_only_the_address_is_written() -> None:
     with running("obey", f"ready_fd={writer}", "http=off", fds=(writer,)), open(reader) as lines:
         os.close(writer)
         assert lines.read() == "127.0.0.1:1\n"
+
+
+def test_nobody_at_the_other_end_of_the_descriptor_does_not_matter() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with running("obey", f"ready_fd={writer}", fds=(writer,)) as daemon:
+        os.close(writer)
+        daemon.told("whoever waits for it to be ready could not be told")
+        daemon.signal(signal.SIGTERM)
+        code, _, _ = daemon.end()
+    assert code == 0
 
 
 def test_a_descriptor_that_is_not_open_is_refused_before_anything_starts() -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.daemon import config, service
 from varlog.daemon.http import Health
 
@@ -43,6 +43,16 @@ async def linger(tiny: Tiny) -> None:
     """Take for ever to stop."""
     tiny.ready("127.0.0.1:1")
     await asyncio.Event().wait()
+
+
+async def resist(tiny: Tiny) -> None:
+    """Do not let go when something failed."""
+    limits.STOP_SECONDS = 0  # type: ignore[misc]
+    tiny.fail(errors.Poisoned("fsync failed"))
+    try:
+        await linger(tiny)
+    finally:
+        await asyncio.Event().wait()
 
 
 async def hang(tiny: Tiny) -> None:
@@ -101,7 +111,7 @@ def in_thread(error: BaseException) -> Callable[[Tiny], Awaitable[None]]:
 
 def behaviour(name: str) -> Callable[[Tiny], Awaitable[None]]:
     """What to do, by name: one of the coroutines above, or where to raise what."""
-    plain = {"obey": obey, "linger": linger, "hang": hang, "settle": settle, "start-only": start_only}
+    plain = {"obey": obey, "linger": linger, "hang": hang, "settle": settle, "start-only": start_only, "resist": resist}
     if name in plain:
         return plain[name]
     where, _, what = name.partition(":")

@@ -241,7 +241,7 @@ def _read(file: str) -> dict[str, Any]:
             return tomllib.load(opened)
     except OSError as error:
         raise BadConfig(f"{file}: the config file cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadConfig(f"{file}: this is not TOML: {error}") from None
 
 

@@ -105,6 +105,8 @@ class Endpoint:
                 await self._converse(reader, writer)
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             pass  # the client went away, or was too slow
+        except Exception:
+            logs.get().exception("a request failed")
         finally:
             writer.transport.abort()
 

@@ -2,7 +2,11 @@
 
 Everything goes through one chain: what daemons log with `get()`, and what libraries log with the standard `logging`
 (asyncio's complaints, warnings, Varlog's own library modules). A line has the time (ISO, UTC), the level, the event,
-what was bound for the whole process (program, cluster, node), and the rest as given.
+what was bound for the whole process (program, cluster), and the rest as given.
+
+In a process that is no daemon, where nobody calls `configure`, `get()` logs to the standard logger "varlog", and what
+becomes of that is the application's choice. structlog's global configuration is the application's as well: it is
+neither used nor changed here.
 
 What always holds: a secret is never written, nor is the content of any bytes, because an entry's payload is nobody's
 business in a log; a line is one line, whatever a stranger put into a text; and logging never fails its caller, so a
@@ -14,7 +18,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping, MutableMapping
-from typing import Any, Final, Literal, TextIO
+from typing import Any, Final, Literal, NamedTuple, NoReturn, TextIO
 
 import msgspec
 
@@ -42,15 +46,27 @@ TRACEBACKS: Final = frozenset({"exception", "stack"})
 _bound: dict[str, Any] = {}
 
 
+class _Way(NamedTuple):
+    """What becomes of an event."""
+
+    processors: list[Any]
+    wrapper: type[Logger]
+    output: Any
+
+
+_way: _Way
+
+
 def configure(level: Level = "info", form: Format = "auto", **bound: Any) -> None:
     """Send every log of this process to stderr, in that form, from that level on, with `bound` on each line."""
+    global _way  # noqa: PLW0603  # a process has one log
     _bound.clear()
     _bound.update(bound)
     stream = sys.stderr
     console = form == "console" or (form == "auto" and stream.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
-    structlog.configure(
-        processors=[
+    _way = _Way(
+        [
             _bind,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -59,21 +75,16 @@ def configure(level: Level = "info", form: Format = "auto", **bound: Any) -> Non
             redact,
             *([_one_line, _console_renderer(stream)] if console else [_render_json]),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(least),
-        logger_factory=lambda *_: _Output(stream),
+        structlog.make_filtering_bound_logger(least),
+        _Output(stream),
     )
     logging.basicConfig(handlers=[_FromLogging()], level=least, force=True)
     logging.captureWarnings(capture=True)
 
 
-def bind(**bound: Any) -> None:
-    """Put more on every line from now on: a node's id is known only once its volumes were looked at."""
-    _bound.update(bound)
-
-
 def get() -> Logger:
     """The daemon's logger: `log.info("event", key=value, ...)`."""
-    logger: Logger = structlog.get_logger()
+    logger: Logger = structlog.wrap_logger(_way.output, processors=_way.processors, wrapper_class=_way.wrapper)
     return logger
 
 
@@ -155,3 +166,15 @@ class _FromLogging(logging.Handler):
         except (TypeError, ValueError):
             text = str(record.msg)
         get().log(record.levelno, text, logger=record.name, exc_info=record.exc_info)
+
+
+def _to_logging(_logger: Any, method: str, event: Event) -> NoReturn:
+    """Hand an event over to the standard `logging`."""
+    exception, text = event.pop("exc_info", None), event.pop("event", "")
+    told = " ".join([str(text), *(f"{key}={value}" for key, value in redact(None, method, event).items())])
+    level = logging.getLevelNamesMapping()[method.upper()]
+    logging.getLogger("varlog").log(level, "%s", told, exc_info=exception)
+    raise structlog.DropEvent
+
+
+_way = _Way([_to_logging], structlog.make_filtering_bound_logger("debug"), _Output(sys.stderr))

@@ -56,6 +56,7 @@ _EXITS: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
     (errors.ConsistencyViolation, Exit.PROTECTED),
     (errors.Corrupt, Exit.PROTECTED),
     (errors.Poisoned, Exit.PROTECTED),
+    (errors.MalformedSnapshot, Exit.PROTECTED),
     (errors.MalformedMetadata, Exit.PROTECTED),
     (VarlogError, Exit.ENVIRONMENT),
     (OSError, Exit.ENVIRONMENT),
@@ -146,7 +147,10 @@ class Service(Generic[C]):
         await asyncio.wait({running, self._failure}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             running.cancel()
-            await asyncio.wait({running}, timeout=limits.STOP_SECONDS)
+            _, stuck = await asyncio.wait({running}, timeout=limits.STOP_SECONDS)
+            if stuck:
+                self.log.critical("closing takes too long", seconds=limits.STOP_SECONDS)
+                os._exit(_explain(self._failure.exception() or TimeoutError()))
         if self._endpoint is not None:
             await self._endpoint.close()
         if not self._failure.cancel():  # it has failed; that `main` may have failed as well is a consequence
@@ -238,9 +242,12 @@ def _check_descriptor(number: int | None) -> None:
 
 
 def _tell_descriptor(number: int, text: str) -> None:
-    os.write(number, f"{text}\n".encode())
-    if number > 2:
-        os.close(number)
+    try:
+        os.write(number, f"{text}\n".encode())
+        if number > 2:
+            os.close(number)
+    except OSError as error:
+        logs.get().warning("whoever waits for it to be ready could not be told", error=_named(error))
 
 
 def _notify_supervisor(state: str) -> None:
