@@ -11,7 +11,9 @@ import uvloop
 from varlog.core.messages import Message
 from varlog.errors import VarlogError
 from varlog.types import ClusterID
-from varlog.wire import Connection, Identity, Ping, Pong, Role, Secret, Server, dial
+from varlog.wire import Connection, Identity, Ping, Pong, Role, Secret, Server, catalogue, dial
+from varlog.wire.endpoint import parse_address
+from varlog.wire.hello import Dialing, Refused
 
 CLUSTER = ClusterID(7)
 SECRET = Secret(bytes(range(32)))
@@ -78,3 +80,54 @@ async def serve(receiver: Recorder, identity: Identity = NODE, address: str = "1
 
 async def join(server: Server, receiver: Recorder) -> Connection:
     return await dial(server.address, CLIENT, Role.STORAGE_NODE, SECRET, receiver)
+
+
+class Stranger:
+    """A bare socket towards a server, or from a dialer: says whatever a test wants, when it wants."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def to(cls, server: Server) -> Stranger:
+        host, port = parse_address(server.address)
+        return cls(*await asyncio.open_connection(host, port))
+
+    async def say(self, *what: bytes | Message) -> None:
+        for each in what:
+            self._writer.write(each if isinstance(each, bytes) else catalogue.encode(each))
+        await self._writer.drain()
+
+    async def hear(self) -> Message:
+        """The next message."""
+        head = await self._reader.readexactly(8)
+        body = await self._reader.readexactly(int.from_bytes(head[:4], "little"))
+        codec = catalogue.CODECS[int.from_bytes(head[4:6], "little")][1]
+        return codec.decode(memoryview(body), 0, len(body))
+
+    async def greet(self, identity: Identity = CLIENT, secret: Secret = SECRET) -> None:
+        """Say hello as a member of the cluster does."""
+        handshake = Dialing(identity, Role.STORAGE_NODE, secret)
+        answer: Message | None = handshake.begin()
+        while answer is not None:
+            await self.say(answer)
+            answer = handshake.receive(await self.hear())
+
+    async def refused(self) -> Refused | None:
+        """Listen until the other end closes; the refusal it ended with, if it did."""
+        last: Message | None = None
+        try:
+            while True:
+                last = await self.hear()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return last if isinstance(last, Refused) else None
+
+    def leave(self) -> None:
+        self._writer.transport.abort()
+
+    async def __aenter__(self) -> Stranger:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()

@@ -112,9 +112,15 @@ class Link:
         """Close the connection and dial no more."""
         if self._task is not None:
             self._task.cancel()
-            self._task = None
         if self.connection is not None:
             self.connection.close()
+
+    async def gone(self) -> None:
+        """Wait until a link that was closed has ended, and its connection with it."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self.connection is not None:
+            await self.connection.gone()
 
     async def _run(self) -> None:
         wait = FIRST_WAIT
