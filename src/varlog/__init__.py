@@ -1,7 +1,71 @@
 """Varlog: a strongly consistent, totally ordered distributed log.
 
-Start reading at `varlog.types`, the words of the field; then `varlog.batch`, the unit everything is made of; then
-`varlog.core`, where every decision of the protocol is taken without any I/O.
+    import asyncio, varlog
+
+    async def main() -> None:
+        async with varlog.embedded("varlog-data") as log:
+            result = await log.append(b"hello")
+            print(result.glsn, (await log.read(result.glsn)).data)
+
+    asyncio.run(main())
+
+`connect` opens a topic of a running cluster, `embedded` one of a cluster inside this process, `admin` is for operators;
+`varlog.sync` has the same without asyncio. docs/client.md shows all of it.
+
+To read the code, start at `varlog.types`, the words of the field; then `varlog.batch`, the unit everything is made of;
+then `varlog.core`, where every decision of the protocol is taken without any I/O. Importing this package alone imports
+nothing else: what is named below is imported when it is first used.
 """
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from varlog.batch import Codec
+    from varlog.client.admin import Admin, admin
+    from varlog.client.entries import AppendResult, Entry, EntryBatch
+    from varlog.client.log import Log, connect
+    from varlog.client.reading import Subscription
+    from varlog.client.writing import Appender
+    from varlog.embedded import embedded
+
 __version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Admin",
+    "AppendResult",
+    "Appender",
+    "Codec",
+    "Entry",
+    "EntryBatch",
+    "Log",
+    "Subscription",
+    "admin",
+    "connect",
+    "embedded",
+]
+
+_HOMES: Final = {
+    "Admin": "varlog.client.admin",
+    "AppendResult": "varlog.client.entries",
+    "Appender": "varlog.client.writing",
+    "Codec": "varlog.batch",
+    "Entry": "varlog.client.entries",
+    "EntryBatch": "varlog.client.entries",
+    "Log": "varlog.client.log",
+    "Subscription": "varlog.client.reading",
+    "admin": "varlog.client.admin",
+    "connect": "varlog.client.log",
+    "embedded": "varlog.embedded",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'varlog' has no attribute {name!r}")
+    found = getattr(import_module(home), name)
+    globals()[name] = found
+    return found

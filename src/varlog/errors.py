@@ -29,6 +29,12 @@ class VarlogError(Exception):
         cls.retriable = retriable
         VarlogError.registry[code] = cls
 
+    def __copy__(self) -> VarlogError:
+        """The same error to be raised anew: what is raised for several callers is not one object."""
+        same = type(self).__new__(type(self), *self.args)
+        same.__dict__.update(self.__dict__)
+        return same
+
     @classmethod
     def of(cls, code: int, detail: str) -> VarlogError:
         """The error that a peer names by its code, with what the peer says of it."""

@@ -1,0 +1,189 @@
+"""`admin` and `Admin`: what an operator does with a cluster.
+
+    async with varlog.admin("varlog-data") as admin:
+        await admin.add_topic("orders", streams=4)
+
+Requests go to the manager, which carries them out (M1, M2); what is there is read from the metadata repository, and
+what a node says of itself from the node. A request is sent once. If the connection breaks before the answer its error
+says so (`happened` is None), and a look at what is there tells what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from varlog import errors
+from varlog.client.connecting import Connecting, check_timeout, open_session
+from varlog.client.log import DEFAULT_TIMEOUT
+from varlog.client.session import Session
+from varlog.core.messages import (
+    AddNode,
+    AddStream,
+    AddTopic,
+    GetInfo,
+    Info,
+    Managed,
+    Message,
+    Metadata,
+    NodeInfo,
+    RemoveNode,
+    RemoveStream,
+    RemoveTopic,
+    StreamInfo,
+    TopicInfo,
+)
+from varlog.types import LogStreamID, StorageNodeID, StreamStatus
+
+LOOK_AGAIN: Final = 0.05
+
+
+class Admin:
+    """Nodes, topics and log streams of a cluster. Made by `admin`."""
+
+    def __init__(self, session: Session, timeout: float) -> None:
+        self._session = session
+        self._timeout = timeout
+
+    # Storage nodes
+
+    async def add_node(self, address: str, *, timeout: float | None = None) -> int:
+        """Register the storage node that listens at an address; returns its id."""
+        return await self._manage(lambda request: AddNode(request, address), self._deadline(timeout))
+
+    async def remove_node(self, snid: int, *, timeout: float | None = None) -> None:
+        """Take out a node that has no replica of any log stream."""
+        await self._manage(lambda request: RemoveNode(request, StorageNodeID(snid)), self._deadline(timeout))
+
+    async def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
+        """The registered storage nodes."""
+        return list((await self.metadata(timeout=timeout)).nodes)
+
+    async def node(self, snid: int, *, timeout: float | None = None) -> Info:
+        """What a storage node says of itself, its volumes and its replicas."""
+        deadline = self._deadline(timeout)
+        await self._session.refreshed(deadline)
+        link = self._session.node(StorageNodeID(snid))
+        if link is None:
+            raise errors.UnknownNode(f"there is no storage node {snid}, or nobody has said where it is")
+        answer = await self._session.asking.ask(GetInfo, deadline, of=link)
+        assert isinstance(answer, Info)
+        return answer
+
+    # Topics
+
+    async def add_topic(
+        self,
+        name: str,
+        *,
+        replication_factor: int = 0,
+        min_replicas: int = 0,
+        streams: int = 1,
+        timeout: float | None = None,
+    ) -> TopicInfo:
+        """Make a topic and wait until its log streams run. 0 lets the manager choose."""
+        deadline = self._deadline(timeout)
+
+        def request_of(request: int) -> Message:
+            return AddTopic(request, name, replication_factor, min_replicas, streams)
+
+        tpid = await self._manage(request_of, deadline)
+        metadata = await self._running(lambda stream: stream.tpid == tpid, streams, deadline)
+        return next(topic for topic in metadata.topics if topic.tpid == tpid)
+
+    async def remove_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a topic, its log streams and their data."""
+        await self._manage(lambda request: RemoveTopic(request, name), self._deadline(timeout))
+
+    async def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
+        return list((await self.metadata(timeout=timeout)).topics)
+
+    # Log streams
+
+    async def add_stream(self, topic: str, *, nodes: Sequence[int] = (), timeout: float | None = None) -> StreamInfo:
+        """Make one more log stream in a topic, on these nodes or where the manager chooses; waits until it runs."""
+        deadline = self._deadline(timeout)
+        replicas = tuple(map(StorageNodeID, nodes))
+        lsid = await self._manage(lambda request: AddStream(request, topic, replicas), deadline)
+        metadata = await self._running(lambda stream: stream.lsid == lsid, 1, deadline)
+        return next(stream for stream in metadata.streams if stream.lsid == lsid)
+
+    async def remove_stream(self, lsid: int, *, timeout: float | None = None) -> None:
+        """Delete a log stream that holds no entry a reader could ask for."""
+        await self._manage(lambda request: RemoveStream(request, LogStreamID(lsid)), self._deadline(timeout))
+
+    async def streams(self, topic: str | None = None, *, timeout: float | None = None) -> list[StreamInfo]:
+        """The log streams of a topic, or of all."""
+        metadata = await self.metadata(timeout=timeout)
+        if topic is None:
+            return list(metadata.streams)
+        for known in metadata.topics:
+            if known.name == topic:
+                return [stream for stream in metadata.streams if stream.tpid == known.tpid]
+        raise errors.UnknownTopic(f"there is no topic {topic!r}")
+
+    # The cluster
+
+    async def metadata(self, *, timeout: float | None = None) -> Metadata:
+        """The present state of the cluster, all of one version."""
+        await self._session.refreshed(self._deadline(timeout))
+        assert self._session.metadata is not None
+        return self._session.metadata
+
+    async def close(self) -> None:
+        """End what is under way with `Closed`, and all connections."""
+        await self._session.close()
+
+    async def _manage(self, build: Callable[[int], Message], deadline: float) -> int:
+        """Have the manager do something; the id of what it made."""
+        session = self._session
+        manager = session.manager()
+        if manager is None:
+            await session.refreshed(deadline)
+            manager = session.manager()
+        if manager is None:
+            raise errors.Unreachable("no manager has registered with the cluster; start one with `vms start`")
+        answer = await session.asking.ask(build, deadline, of=manager, repeats=False, changes=True)
+        assert isinstance(answer, Managed)
+        return answer.value
+
+    async def _running(self, wanted: Callable[[StreamInfo], bool], count: int, deadline: float) -> Metadata:
+        """Wait until so many log streams run."""
+        while True:
+            await self._session.refreshed(deadline)
+            metadata = self._session.metadata
+            assert metadata is not None
+            found = [stream for stream in metadata.streams if wanted(stream)]
+            if len(found) >= count and all(stream.status is StreamStatus.RUNNING for stream in found):
+                return metadata
+            if self._session.loop.time() + LOOK_AGAIN > deadline:
+                states = ", ".join(f"log stream {stream.lsid} is {stream.status.name}" for stream in found)
+                raise errors.DeadlineExceeded(f"made, but not running yet: {states}; see `varlog status`")
+            await asyncio.sleep(LOOK_AGAIN)
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._session.loop.time() + (self._timeout if timeout is None else check_timeout(timeout))
+
+    async def __aenter__(self) -> Admin:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+def admin(
+    cluster: str | Path | None = None,
+    *,
+    cid: int | None = None,
+    secret_file: str | Path | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Connecting[Admin]:
+    """Connect to a cluster to administer it; the arguments are those of `varlog.connect`."""
+    limit = check_timeout(timeout)
+
+    async def make() -> Admin:
+        return Admin(await open_session(cluster, cid, secret_file, limit), limit)
+
+    return Connecting(make)

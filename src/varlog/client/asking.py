@@ -1,0 +1,166 @@
+"""Questions with one answer: to a metadata repository, to a storage node, to the manager.
+
+A question that changes nothing, or changes the same thing however often it is asked (`repeats`), is asked again on each
+new connection, after a silence, and when it was put to a repository that does not lead. Any other is sent once: if the
+connection breaks before the answer, what became of it is not known.
+
+Repositories are asked one at a time; a silent, unreachable or deposed one makes the next the one that is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from copy import copy
+from typing import Final
+
+from varlog import errors
+from varlog.core.messages import Message
+from varlog.wire.connection import Connection
+from varlog.wire.link import Link
+
+ASK_AGAIN: Final = 1.0
+_TRY_AGAIN: Final = frozenset({errors.NotLeader.code, errors.Busy.code, errors.StoreUnavailable.code})
+
+
+class _Question:
+    __slots__ = ("again", "answer", "asked_at", "changes", "deadline", "link", "message", "refusal", "repeats", "sent")
+
+    def __init__(self, message: Message, link: Link | None, deadline: float, repeats: bool, changes: bool) -> None:
+        self.message = message
+        self.link = link
+        """None: whichever repository is asked at present."""
+        self.deadline = deadline
+        self.repeats = repeats
+        self.changes = changes
+        self.sent = False
+        self.asked_at = 0.0
+        self.again = False
+        self.refusal = ""
+        """What was said last instead of an answer."""
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+
+class Asking:
+    """See the module's text."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stir: Callable[[], None], new_request: Callable[[], int]
+    ) -> None:
+        self._loop = loop
+        self._stir = stir
+        self.new_request = new_request
+        self._questions: dict[int, _Question] = {}
+        self._repositories: list[Link] = []
+        self._asked = 0
+        self._closed: errors.VarlogError | None = None
+
+    @property
+    def outstanding(self) -> int:
+        return len(self._questions)
+
+    def add_repository(self, link: Link) -> Link:
+        self._repositories.append(link)
+        return link
+
+    async def ask(
+        self,
+        build: Callable[[int], Message],
+        deadline: float,
+        *,
+        of: Link | None = None,
+        repeats: bool = True,
+        changes: bool = False,
+    ) -> Message:
+        """Put a question, made with its request number, and wait for the answer. An answer with an error is raised."""
+        if self._closed is not None:
+            raise copy(self._closed)
+        request = self.new_request()
+        question = _Question(build(request), of, deadline, repeats, changes)
+        self._questions[request] = question
+        self._put(question)
+        self._stir()
+        try:
+            return await question.answer
+        finally:
+            del self._questions[request]
+
+    def tell_repository(self, message: Message) -> None:
+        """Send to the repository that is asked at present; nothing is waited for."""
+        self._repository().send(message)
+
+    def _repository(self) -> Link:
+        """The one that is asked at present; another one if it is not connected and that is."""
+        repositories = self._repositories
+        for _ in repositories:
+            link = repositories[self._asked % len(repositories)]
+            if link.connected:
+                return link
+            self._asked += 1
+        return repositories[self._asked % len(repositories)]
+
+    def _put(self, question: _Question) -> None:
+        link = question.link or self._repository()
+        question.asked_at = self._loop.time()
+        question.again = False
+        question.sent |= link.send(question.message)
+
+    def on_connected(self, connection: Connection) -> None:
+        for question in list(self._questions.values()):
+            link = question.link or self._repository()
+            if link.connection is connection and (question.repeats or not question.sent):
+                self._put(question)
+
+    def on_closed(self, link: Link) -> None:
+        for question in list(self._questions.values()):
+            if question.link is link and question.sent and not question.repeats and not question.answer.done():
+                question.answer.set_exception(
+                    errors.ConnectionLost(
+                        f"the connection to {link.address} broke before {type(question.message).__name__} was "
+                        "answered; it may have been done, look before asking again"
+                    )
+                )
+
+    def on_answer(self, message: Message) -> None:
+        question = self._questions.get(getattr(message, "request", 0))
+        if question is None or question.answer.done():
+            return
+        code: int = getattr(message, "code", 0)
+        if code == 0:
+            question.answer.set_result(message)
+        elif code in _TRY_AGAIN and question.repeats:
+            question.again = True
+            question.refusal = errors.VarlogError.registry[code].__name__
+            if code == errors.NotLeader.code:
+                self._asked += 1
+        else:
+            question.answer.set_exception(errors.VarlogError.of(code, getattr(message, "detail", "")))
+
+    def tick(self, now: float) -> None:
+        for question in list(self._questions.values()):
+            if question.answer.done():
+                continue
+            if now >= question.deadline:
+                question.answer.set_exception(self._late(question))
+            elif question.again or not question.sent:
+                self._put(question)
+            elif question.repeats and now - question.asked_at >= ASK_AGAIN:
+                self._asked += question.link is None
+                self._put(question)
+
+    def _late(self, question: _Question) -> errors.VarlogError:
+        link = question.link or self._repository()
+        if not question.sent:
+            return errors.Unreachable(f"{link.address}: {link.error or 'not connected'}; check that the process runs")
+        what = f"{link.address} did not answer {type(question.message).__name__} in time"
+        if question.refusal:
+            what += f"; it last said {question.refusal}"
+        if question.changes:
+            return errors.Unknown(f"{what}; it may have been done")
+        return errors.DeadlineExceeded(what)
+
+    def close(self, error: errors.VarlogError) -> None:
+        self._closed = error
+        for question in self._questions.values():
+            if not question.answer.done():
+                question.answer.set_exception(copy(error))

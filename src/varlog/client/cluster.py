@@ -1,0 +1,102 @@
+"""Where a cluster is: the addresses of its metadata repositories, its id, and its secret.
+
+A caller names a cluster by a *cluster file*, by the directory that holds one, or by addresses. The file is called
+`cluster.toml` and is written by whoever sets a cluster up, next to the secret:
+
+    metadata_repositories = ["127.0.0.1:9092"]
+    cluster = 1
+    secret_file = "secret"      # relative to the file
+    topic = "log"               # what `connect` opens unless told otherwise
+
+Everything else (nodes, topics, log streams, the manager) is asked of the metadata repository.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from varlog.errors import BadConfig, InvalidArgument, SecretUnusable
+from varlog.types import ClusterID
+from varlog.wire.endpoint import parse_address
+from varlog.wire.secret import Secret
+
+CLUSTER_FILE: Final = "cluster.toml"
+DEFAULT_DIRECTORY: Final = "varlog-data"
+DEFAULT_TOPIC: Final = "log"
+ENVIRONMENT: Final = "VARLOG_CLUSTER"
+
+
+class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a cluster file says."""
+
+    metadata_repositories: tuple[str, ...]
+    cluster: int = 1
+    secret_file: str = "secret"
+    topic: str = DEFAULT_TOPIC
+
+
+class Cluster(NamedTuple):
+    """How to reach a cluster and prove to belong to it."""
+
+    addresses: tuple[str, ...]
+    cid: ClusterID
+    secret: Secret
+    topic: str
+    """What to open unless told otherwise."""
+
+
+def find(
+    cluster: str | Path | None = None, *, cid: int | None = None, secret_file: str | Path | None = None
+) -> Cluster:
+    """The cluster that a caller means. `cid` and `secret_file` go before what a cluster file says."""
+    named = cluster if cluster is not None else os.environ.get(ENVIRONMENT) or DEFAULT_DIRECTORY
+    path = Path(named)
+    file = path / CLUSTER_FILE if path.is_dir() else path
+    if file.is_file():
+        known = read_file(file)
+        secret = Path(secret_file) if secret_file is not None else file.parent / known.secret_file
+    elif isinstance(named, str) and ":" in named and os.sep not in named:
+        known = ClusterFile(tuple(part.strip() for part in named.split(",")))
+        if secret_file is None:
+            raise SecretUnusable(f"name the secret file of the cluster at {named}, or connect by its {CLUSTER_FILE}")
+        secret = Path(secret_file)
+    else:
+        raise BadConfig(
+            f"{named}: neither a cluster file, nor a directory with a {CLUSTER_FILE}, nor host:port; "
+            f"start a cluster with `varlog dev`, or set ${ENVIRONMENT}"
+        )
+    if not known.metadata_repositories:
+        raise BadConfig(f"{named}: metadata_repositories is empty; name at least one host:port")
+    for address in known.metadata_repositories:
+        parse_address(address)
+    given = known.cluster if cid is None else cid
+    if not 0 < given < 1 << 32:
+        raise InvalidArgument(f"a cluster id is from 1 to {(1 << 32) - 1}, not {given}")
+    return Cluster(known.metadata_repositories, ClusterID(given), Secret.load(secret), known.topic)
+
+
+def read_file(path: Path) -> ClusterFile:
+    """Read a cluster file."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), ClusterFile)
+    except (OSError, ValueError) as error:  # also what msgspec and tomllib raise
+        raise BadConfig(f"{path}: {error}") from None
+
+
+def write_file(path: Path, cluster: ClusterFile) -> None:
+    """Write a cluster file, whole or not at all."""
+    lines = [f"{key} = {_toml(value)}" for key, value in msgspec.structs.asdict(cluster).items()]
+    draft = path.with_name(f".{path.name}.new")
+    draft.write_text("\n".join(lines) + "\n")
+    draft.replace(path)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return msgspec.json.encode(value).decode()  # a TOML basic string may be written as JSON writes it

@@ -1,0 +1,256 @@
+"""`connect` and `Log`: what an application uses of a topic.
+
+    async with varlog.connect("varlog-data") as log:
+        result = await log.append(b"hello")
+        entry = await log.read(result.glsn)
+
+Every call has a deadline. A call ends with its result or with an error of `varlog.errors`, which knows whether what was
+asked for may have happened (`happened`). Calls may be cancelled at any await: what a cancelled append had begun happens
+once or not at all, and everything else goes on undisturbed.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from varlog import batch, errors, limits
+from varlog.client.connecting import Connecting, check_timeout, open_session
+from varlog.client.entries import AppendResult, Entry, EntryBatch
+from varlog.client.reading import Batches, Feed, Subscription
+from varlog.client.session import Session
+from varlog.client.writing import Appender, Appends, Pool, checked, prepared
+from varlog.core.messages import Decided, GetTail, Metadata, StreamInfo, Tail, TopicInfo, TrimTopic
+from varlog.types import GLSN
+
+if TYPE_CHECKING:
+    from varlog.client.writing import Entries
+
+DEFAULT_TIMEOUT: Final = 10.0
+DEFAULT_WINDOW: Final = 256
+
+
+class Log:
+    """One topic of a cluster. Made by `connect`; close it, or use it as an async context manager."""
+
+    def __init__(self, session: Session, topic: TopicInfo, timeout: float) -> None:
+        self._session = session
+        self._name = topic.name
+        self._tpid = topic.tpid
+        self._timeout = timeout
+        self._time = session.loop.time
+        self._appends = Appends(session, topic.tpid, topic.name)
+        self._ended: errors.VarlogError | None = None
+        self._pool = session.enroll(lambda _: Pool(self._appends), self._abandon)
+
+    # Appending
+
+    async def append(self, data: bytes, *, timeout: float | None = None) -> AppendResult:
+        """Append one entry and wait until it is durable on all replicas and has its position."""
+        if type(data) is not bytes:
+            data = checked(data)
+        size = len(data)
+        now = self._time()
+        deadline = now + (self._timeout if timeout is None else check_timeout(timeout))
+        appends = self._appends
+        if not appends.room.try_take(size):
+            await appends.room.take(size, deadline)
+            now = self._time()
+        return await appends.submit(self._pool.next(), [data], size, deadline, now)
+
+    async def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
+        """Append entries together: they get consecutive positions, all of them or none.
+
+        `entries` are a sequence of bytes, or an Arrow array of type binary or large_binary without nulls.
+        """
+        prepared_entries, size = prepared(entries)
+        now = self._time()
+        deadline = now + (self._timeout if timeout is None else check_timeout(timeout))
+        appends = self._appends
+        if not appends.room.try_take(size):
+            await appends.room.take(size, deadline)
+            now = self._time()
+        return await appends.submit(self._pool.next(), prepared_entries, size, deadline, now)
+
+    def appender(
+        self,
+        *,
+        window: int = DEFAULT_WINDOW,
+        codec: batch.Codec = batch.Codec.NONE,
+        timeout: float | None = None,
+    ) -> Appender:
+        """Append in a pipeline: up to `window` batches are under way at once, in the order they were sent.
+
+        `codec` compresses batches; `timeout` is for each of them.
+        """
+        return Appender(self._appends, window, codec, self._timeout if timeout is None else check_timeout(timeout))
+
+    # Reading
+
+    async def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
+        """The entry at a position.
+
+        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left.
+        """
+        _check_position(glsn)
+        limit = self._timeout if timeout is None else check_timeout(timeout)
+        begun = self._time()
+        if glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
+            raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
+        feed = self._feed(glsn, glsn + 1, reply_bytes=1)
+        try:
+            chunk = await feed.next(max(0.0, begun + limit - self._time()))
+        finally:
+            feed.close()
+        assert chunk is not None, "a feed of one position ends after it"
+        return next(iter(EntryBatch(chunk)))
+
+    @property
+    def _known_tail(self) -> int:
+        topic = self._session.routing.topic(self._tpid)
+        return max(self._appends.tail, topic.hwm if topic is not None else 0)
+
+    def scan(self, begin: int = 1, end: int | None = None, *, timeout: float | None = None) -> Batches:
+        """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail.
+
+        `timeout` is how long to wait for the next batch.
+        """
+        _check_position(begin)
+        limit = self._timeout if timeout is None else check_timeout(timeout)
+
+        async def open_feed() -> Feed:
+            until = await self.tail(timeout=limit) + 1 if end is None else end
+            return self._feed(begin, max(begin, until))
+
+        return Batches(open_feed, limit)
+
+    def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
+        """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""
+        _check_position(begin)
+
+        async def open_feed() -> Feed:
+            return self._feed(begin, None if end is None else max(begin, end))
+
+        return Subscription(Batches(open_feed, None))
+
+    async def tail(self, *, timeout: float | None = None) -> int:
+        """The last position that is written; 0 if none is. Every append acknowledged before the call is counted."""
+        return (await self._ask_tail(timeout)).hwm
+
+    async def first(self, *, timeout: float | None = None) -> int:
+        """The first position that is not trimmed; it is written if it is not beyond the tail."""
+        return (await self._ask_tail(timeout)).trim + 1
+
+    async def _ask_tail(self, timeout: float | None) -> Tail:
+        answer = await self._session.asking.ask(lambda request: GetTail(request, self._tpid), self._deadline(timeout))
+        assert isinstance(answer, Tail)
+        self._appends.tail = max(self._appends.tail, answer.hwm)
+        self._session.routing.note_trim(self._tpid, answer.trim)
+        return answer
+
+    # Housekeeping
+
+    async def trim(self, glsn: int, *, timeout: float | None = None) -> int:
+        """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now. At most the tail."""
+        _check_position(glsn)
+        answer = await self._session.asking.ask(
+            lambda request: TrimTopic(request, self._tpid, GLSN(glsn)), self._deadline(timeout), changes=True
+        )
+        assert isinstance(answer, Decided)
+        self._session.routing.note_trim(self._tpid, GLSN(answer.value))
+        return answer.value
+
+    async def refresh(self, *, timeout: float | None = None) -> None:
+        """Read the cluster's metadata anew."""
+        await self._session.refreshed(self._deadline(timeout))
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def metadata(self) -> Metadata:
+        """What is known of the cluster; it may be old, see `refresh`."""
+        assert self._session.metadata is not None, "a log is made when metadata is there"
+        return self._session.metadata
+
+    @property
+    def topic(self) -> TopicInfo:
+        """What is known of this topic."""
+        for topic in self.metadata.topics:
+            if topic.tpid == self._tpid:
+                return topic
+        raise errors.UnknownTopic(f"topic {self._name!r} was removed")
+
+    @property
+    def log_streams(self) -> list[StreamInfo]:
+        """What is known of its log streams."""
+        return self._session.routing.streams(self._tpid)
+
+    async def close(self) -> None:
+        """End what is under way with `Closed`, and all connections."""
+        await self._session.close()
+
+    def _abandon(self, error: errors.VarlogError) -> None:
+        self._ended = error
+        self._appends.room.close(error)
+        self._appends.abandon(error)
+
+    def _feed(self, begin: int, end: int | None, reply_bytes: int = limits.SCAN_REPLY_BYTES) -> Feed:
+        if self._ended is not None:
+            raise copy(self._ended)
+        return Feed(self._session, self._tpid, begin, end, reply_bytes)
+
+    def _deadline(self, timeout: float | None) -> float:
+        return self._time() + (self._timeout if timeout is None else check_timeout(timeout))
+
+    async def __aenter__(self) -> Log:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Log {self._name!r} at {', '.join(self._session.cluster.addresses)}>"
+
+
+def connect(
+    cluster: str | Path | None = None,
+    *,
+    topic: str | None = None,
+    cid: int | None = None,
+    secret_file: str | Path | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Connecting[Log]:
+    """Connect to a topic of a cluster: `async with varlog.connect(...) as log`, or `log = await varlog.connect(...)`.
+
+    `cluster` is the path of a cluster file or of the directory that holds one, or "host:port[,host:port]" of metadata
+    repositories (then `secret_file` has to be given). Without it `$VARLOG_CLUSTER` is used, or else `./varlog-data`.
+    `topic` is "log" unless the cluster file names another. `timeout` is for connecting, and for every call that is not
+    given its own.
+    """
+    limit = check_timeout(timeout)
+
+    async def make() -> Log:
+        session = await open_session(cluster, cid, secret_file, limit)
+        try:
+            return Log(session, _find_topic(session, session.cluster.topic if topic is None else topic), limit)
+        except BaseException:
+            await session.close()
+            raise
+
+    return Connecting(make)
+
+
+def _find_topic(session: Session, name: str) -> TopicInfo:
+    topics = {topic.name: topic for topic in session.metadata.topics} if session.metadata is not None else {}
+    if name not in topics:
+        known = ", ".join(map(repr, topics)) or "none at all"
+        raise errors.UnknownTopic(f"there is no topic {name!r}; the cluster has {known}")
+    return topics[name]
+
+
+def _check_position(glsn: object) -> None:
+    if not isinstance(glsn, int) or not 0 < glsn < 1 << 63:
+        raise errors.InvalidArgument(f"a position is a number from 1 on, not {glsn!r}")

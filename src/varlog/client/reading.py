@@ -1,0 +1,217 @@
+"""Reads: scans and subscriptions, from the core's `Subscription` to an iterator that somebody awaits.
+
+`Feed` stands between the two. The core delivers as replicas answer; what is delivered and not yet taken is held here,
+and beyond a limit the core is paused, so a slow reader stops the reading and holds no more than that.
+
+Whatever a replica sends is verified before the core hears of it. A batch that is not what its writer made counts as no
+answer, and another replica is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from copy import copy
+
+from varlog import batch, errors, limits
+from varlog.client.entries import Entry, EntryBatch
+from varlog.client.session import Session
+from varlog.core import subscribing
+from varlog.core.branches import ignore
+from varlog.core.merging import Chunk
+from varlog.core.messages import ScanReply
+from varlog.types import GLSN, StorageNodeID, TopicID
+
+
+class Feed:
+    """See the module's text. A participant of the session until it is closed."""
+
+    def __init__(
+        self,
+        session: Session,
+        tpid: TopicID,
+        begin: int,
+        end: int | None,
+        reply_bytes: int = limits.SCAN_REPLY_BYTES,
+    ) -> None:
+        self._session = session
+        self._chunks: deque[Chunk] = deque()
+        self._held = 0
+        self._ended = False
+        self._error: errors.VarlogError | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+        def make(new_request: Callable[[], int]) -> Feed:
+            self._core = subscribing.Subscription(
+                tpid,
+                GLSN(begin),
+                None if end is None else GLSN(end),
+                session.routing,
+                new_request,
+                session.send,
+                self._deliver,
+                self._on_end,
+                ignore,
+                affinity=random.randrange(limits.MAX_REPLICAS),
+                reply_bytes=reply_bytes,
+            )
+            self.on_metadata = self._core.on_metadata
+            self.on_connected = self._core.on_connected
+            self.on_disconnected = self._core.on_disconnected
+            self.tick = self._core.tick
+            return self
+
+        session.enroll(make, self._abandon)
+
+    # The participant
+
+    on_metadata: Callable[[float], None]
+    on_connected: Callable[[StorageNodeID, float], None]
+    on_disconnected: Callable[[StorageNodeID, float], None]
+    tick: Callable[[float], None]
+
+    @property
+    def wants_metadata(self) -> bool:
+        return self._core.wants_metadata and not self._ended
+
+    @property
+    def outstanding(self) -> int:
+        return not self._ended
+
+    def on_reply(self, reply: ScanReply, now: float) -> None:
+        try:
+            for stored in reply.batches:
+                if batch.verify(stored[6]).count != stored[2]:
+                    raise errors.MalformedBatch("a batch has not as many entries as its log stream says")
+        except errors.VarlogError as error:
+            reply = ScanReply(reply.request, reply.lsid, error.code, detail=str(error))
+        self._core.on_reply(reply, now)
+
+    def _deliver(self, chunk: Chunk) -> None:
+        self._chunks.append(chunk)
+        self._held += len(chunk.stored[6])
+        if self._held > limits.CLIENT_READ_AHEAD_BYTES:
+            self._core.pause()
+        self._wake()
+
+    def _on_end(self, error: errors.VarlogError | None) -> None:
+        self._ended = True
+        self._error = error
+        self._session.dismiss(self)
+        self._wake()
+
+    def _abandon(self, error: errors.VarlogError) -> None:
+        if not self._ended:
+            self._chunks.clear()
+            self._on_end(error)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    # The reader
+
+    def close(self) -> None:
+        """Read no more."""
+        self._abandon(errors.Closed("the subscription was closed"))
+
+    def take(self) -> Chunk | None:
+        """The next chunk, if it is there."""
+        if not self._chunks:
+            return None
+        chunk = self._chunks.popleft()
+        self._held -= len(chunk.stored[6])
+        if self._held <= limits.CLIENT_READ_AHEAD_BYTES // 2 and not self._ended:
+            self._core.resume(self._session.loop.time())
+        return chunk
+
+    async def next(self, timeout: float | None) -> Chunk | None:
+        """The next chunk, waited for; None at the end."""
+        deadline = None if timeout is None else self._session.loop.time() + timeout
+        while (chunk := self.take()) is None:
+            if self._ended:
+                if self._error is not None:
+                    raise copy(self._error)
+                return None
+            self._waiting = self._session.loop.create_future()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._waiting
+            except TimeoutError:
+                raise errors.DeadlineExceeded(
+                    f"no replica brought position {self._core.next} within {timeout:g} s; "
+                    "see `varlog status` for nodes that are down"
+                ) from None
+            finally:
+                self._waiting = None
+        return chunk
+
+
+class Batches:
+    """An async iterator of batches, in GLSN order without a gap; ends at its end position."""
+
+    def __init__(self, open_feed: Callable[[], Awaitable[Feed]], timeout: float | None) -> None:
+        self._open_feed = open_feed
+        self._timeout = timeout
+        self._feed: Feed | None = None
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> EntryBatch:
+        feed = self._feed
+        if feed is None:
+            feed = self._feed = await self._open_feed()
+        chunk = feed.take() or await feed.next(self._timeout)
+        if chunk is None:
+            raise StopAsyncIteration
+        return EntryBatch(chunk)
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        self.close()
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Subscription:
+    """An async iterator of entries, in GLSN order without a gap, that waits for more at the tail.
+
+    It survives restarts and reconfigurations. It ends at its end position if it has one; with `Trimmed` if the log no
+    longer has the next position; with `Closed` if it or its log is closed. `batches()` gives the same entries as
+    batches, which is faster; use one or the other.
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._entries: Iterator[Entry] = iter(())
+
+    def batches(self) -> Batches:
+        """The same as batches."""
+        return self._batches
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> Entry:
+        for entry in self._entries:
+            return entry
+        self._entries = iter(await self._batches.__anext__())
+        return next(self._entries)
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        self._batches.close()
+
+    async def __aenter__(self) -> Subscription:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._batches.close()

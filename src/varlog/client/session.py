@@ -1,0 +1,360 @@
+"""Session: a client's connections to one cluster, and what it knows of it.
+
+The decisions are made by state machines of the core (`Writer`, `Subscription`); here they are its *participants*. The
+session carries their messages, gives them request numbers by which answers find back to them, keeps the metadata fresh
+when one of them wants that, tells them of connections that come and go, and lets time pass for them.
+
+A link to a storage node is opened when something is first sent to it, and redialled from then on for as long as the
+metadata lists the node there. What is sent while a node is not connected is dropped; the participants are told when it
+is, and send again.
+
+There is a tick ten times a second while anything is under way. An idle session has no timer, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from copy import copy
+from typing import Any, Final, Protocol, TypeVar
+
+from varlog import errors, limits
+from varlog.client.asking import Asking
+from varlog.client.cluster import Cluster
+from varlog.core.address import Address, node_address
+from varlog.core.messages import AppendReply, GetMetadata, Info, Message, Metadata, ScanReply
+from varlog.core.routing import Routing
+from varlog.types import StorageNodeID
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Identity, Role
+from varlog.wire.link import Link
+
+TICK: Final = 0.1
+REFRESH_EVERY: Final = 0.05
+"""Metadata is not asked for more often; and while an answer is out, only every so often:"""
+REFRESH_AGAIN: Final = 0.5
+
+_SLOTS: Final = limits.CLIENT_OPERATIONS
+_SLOT: Final = _SLOTS - 1
+_FATAL: Final = (errors.WrongCluster, errors.WrongSecret, errors.WrongRole, errors.UnsupportedProtocol)
+
+
+class Participant(Protocol):
+    """What the session needs of a state machine. `wants_metadata` is looked at after every call."""
+
+    @property
+    def wants_metadata(self) -> bool: ...
+
+    @property
+    def outstanding(self) -> int:
+        """Not zero while it needs ticks."""
+
+    def on_reply(self, reply: Any, now: float) -> None: ...
+
+    def on_metadata(self, now: float) -> None: ...
+
+    def on_connected(self, snid: StorageNodeID, now: float) -> None: ...
+
+    def on_disconnected(self, snid: StorageNodeID, now: float) -> None: ...
+
+    def tick(self, now: float) -> None: ...
+
+
+_P = TypeVar("_P", bound=Participant)
+Abandon = Callable[[errors.VarlogError], None]
+
+
+class Peer:
+    """One process of the cluster, as a receiver of its connection's messages."""
+
+    def __init__(self, session: Session, snid: StorageNodeID, location: str, wants: Role) -> None:
+        self.snid = snid
+        """0 if it is no storage node."""
+        self._session = session
+        self.link = Link(location, session.identity, wants, session.cluster.secret, self)
+        self.on_message = session.on_message
+        self.link.open()
+
+    @property
+    def unreachable(self) -> bool:
+        return not self.link.connected and self.link.error is not None
+
+    def on_connected(self, connection: Connection) -> None:
+        self._session.on_connected(self, connection)
+
+    def on_turn(self, connection: Connection) -> None:
+        """Everything was done message by message."""
+
+    def on_closed(self, _connection: Connection, _error: errors.VarlogError | None) -> None:
+        self._session.on_closed(self)
+
+
+class Session:
+    """See the module's text."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.cluster = cluster
+        self.identity = Identity(cluster.cid, Role.CLIENT)
+        self.routing = Routing()
+        self.metadata: Metadata | None = None
+        self.infos: dict[StorageNodeID, tuple[float, Info]] = {}
+        """What nodes last said of themselves, and when."""
+        self.closed: errors.VarlogError | None = None
+        self._participants: dict[int, Participant] = {}
+        self._numbers: list[itertools.count[int]] = []
+        self._free: list[int] = []
+        self._nodes: dict[Address, Peer] = {}
+        self._send: dict[Address, Callable[[Message], bool]] = {}
+        """How to send to the nodes that are connected."""
+        self._ticker: asyncio.TimerHandle | None = None
+        self._asked_at = -REFRESH_AGAIN
+        self._refreshing = False
+        self._refreshed: list[asyncio.Future[None]] = []
+        self._places: dict[Participant, tuple[int, Abandon]] = {}
+        self.asking = Asking(self.loop, self.stir, self.claim_slot())
+        self.repositories = [
+            self.asking.add_repository(Peer(self, StorageNodeID(0), address, Role.METADATA_REPOSITORY).link)
+            for address in cluster.addresses
+        ]
+        self._manager: Peer | None = None
+
+    async def open(self, deadline: float) -> None:
+        """Wait for the first metadata. An error that waiting does not mend is raised at once."""
+        waiting = self._wait_for_metadata()
+        self.refresh()
+        try:
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=min(TICK / 2, max(0.0, deadline - self.loop.time())))
+                self._check_reachable(deadline)
+        finally:
+            waiting.cancel()
+
+    def _check_reachable(self, deadline: float) -> None:
+        reasons = [link.error for link in self.repositories]
+        if any(link.connected for link in self.repositories) and self.loop.time() < deadline:
+            return
+        fatal = [error for error in reasons if isinstance(error, _FATAL)]
+        if fatal and all(reasons):
+            raise copy(fatal[0])
+        if self.loop.time() >= deadline and self.metadata is None:
+            raise self.unreachable()
+
+    def unreachable(self) -> errors.VarlogError:
+        """Why there is no answer from any metadata repository."""
+        tried = "; ".join(f"{link.address}: {link.error or 'connected, but silent'}" for link in self.repositories)
+        return errors.Unreachable(f"no metadata repository answers ({tried}); check that the cluster runs")
+
+    async def close(self) -> None:
+        """End everything under way with `Closed`, and every connection."""
+        if self.closed is None:
+            self.closed = errors.Closed("the client was closed")
+            self.fail(self.closed)
+            self.asking.close(self.closed)
+            for waiting in self._refreshed:
+                if not waiting.done():
+                    waiting.set_exception(copy(self.closed))
+            self._participants.clear()
+            if self._ticker is not None:
+                self._ticker.cancel()
+        links = [*self.repositories, *(peer.link for peer in self._nodes.values())]
+        if self._manager is not None:
+            links.append(self._manager.link)
+        for link in links:
+            link.close()
+        for link in links:
+            await link.gone()
+
+    # Participants
+
+    def claim_slot(self) -> Callable[[], int]:
+        """A source of request numbers whose answers belong to one participant."""
+        if not self._free:
+            if len(self._numbers) >= _SLOTS:
+                raise errors.Busy(f"{_SLOTS} operations are under way in this client already")
+            self._free.append(len(self._numbers))
+            self._numbers.append(itertools.count(_SLOTS + len(self._numbers), _SLOTS))
+        return self._numbers[self._free.pop()].__next__
+
+    def enroll(
+        self,
+        make: Callable[[Callable[[], int]], _P],
+        abandon: Abandon,
+    ) -> _P:
+        """Take part: `make` is given the request numbers to use. `abandon` is called with why, when everything under
+        way ends before the participant is dismissed."""
+        if self.closed is not None:
+            raise copy(self.closed)
+        new_request = self.claim_slot()
+        slot = new_request() & _SLOT
+        participant = make(new_request)
+        self._participants[slot] = participant
+        self._places[participant] = (slot, abandon)
+        if self.metadata is not None:
+            participant.on_metadata(self.loop.time())
+        self.stir()
+        if participant.wants_metadata:
+            self.refresh()
+        return participant
+
+    def dismiss(self, participant: Participant) -> None:
+        """Take part no more; what is still said to it is dropped."""
+        place = self._places.pop(participant, None)
+        if place is not None:
+            self._participants.pop(place[0], None)
+            self._free.append(place[0])
+
+    def fail(self, error: errors.VarlogError) -> None:
+        """End everything under way, and go on."""
+        for _, abandon in list(self._places.values()):
+            abandon(error)
+
+    # Messages
+
+    def send(self, address: Address, message: Message) -> None:
+        """Send to a storage node, if it is connected; otherwise see that it will be."""
+        send = self._send.get(address)
+        if send is not None:
+            send(message)
+        elif address not in self._nodes:
+            self._reach(address)
+
+    def _reach(self, address: Address) -> None:
+        for node in self.metadata.nodes if self.metadata is not None else ():
+            if node.address and node_address(node.snid) == address:
+                self._nodes[address] = Peer(self, node.snid, node.address, Role.STORAGE_NODE)
+
+    def node(self, snid: StorageNodeID) -> Link | None:
+        """The link to a storage node; None if no address is known for it."""
+        address = node_address(snid)
+        if address not in self._nodes:
+            self._reach(address)
+        peer = self._nodes.get(address)
+        return peer.link if peer is not None else None
+
+    def manager(self) -> Link | None:
+        """The link to the manager; None if none has registered."""
+        location = self.metadata.manager if self.metadata is not None else ""
+        if self._manager is not None and self._manager.link.address != location:
+            self._manager.link.close()
+            self._manager = None
+        if self._manager is None and location:
+            self._manager = Peer(self, StorageNodeID(0), location, Role.MANAGER)
+        return self._manager.link if self._manager is not None else None
+
+    def on_connected(self, peer: Peer, connection: Connection) -> None:
+        if peer.snid:
+            if connection.peer.node_id != peer.snid:
+                connection.close(errors.WrongIdentity(f"storage node {peer.snid} is expected at {peer.link.address}"))
+                return
+            self._send[node_address(peer.snid)] = connection.send
+            now = self.loop.time()
+            for participant in list(self._participants.values()):
+                participant.on_connected(peer.snid, now)
+        elif self._refreshing:
+            self._ask_metadata()
+        self.asking.on_connected(connection)
+
+    def on_closed(self, peer: Peer) -> None:
+        if peer.snid and self._send.pop(node_address(peer.snid), None) is not None:
+            self._on_node_lost(peer.snid)
+        self.asking.on_closed(peer.link)
+
+    def _on_node_lost(self, snid: StorageNodeID) -> None:
+        now = self.loop.time()
+        for participant in list(self._participants.values()):
+            participant.on_disconnected(snid, now)
+            if participant.wants_metadata:
+                self.refresh()
+
+    def on_message(self, _connection: Connection, message: Message) -> None:
+        kind = type(message)
+        if kind is AppendReply or kind is ScanReply:
+            participant = self._participants.get(message.request & _SLOT)  # type: ignore[attr-defined]
+            if participant is not None:
+                participant.on_reply(message, self.loop.time())
+                if participant.wants_metadata:
+                    self.refresh()
+            return
+        if kind is Metadata:
+            self._on_metadata(message)  # type: ignore[arg-type]
+        elif isinstance(message, Info):
+            self.infos[message.snid] = (self.loop.time(), message)
+        self.asking.on_answer(message)
+
+    # Metadata
+
+    def refresh(self) -> None:
+        """Ask for metadata, unless that was just done."""
+        since = self.loop.time() - self._asked_at
+        if since >= (REFRESH_AGAIN if self._refreshing else REFRESH_EVERY):
+            self._ask_metadata()
+        self.stir()
+
+    def _ask_metadata(self) -> None:
+        self._asked_at = self.loop.time()
+        self._refreshing = True
+        self.asking.tell_repository(GetMetadata(self.asking.new_request()))
+
+    async def refreshed(self, deadline: float) -> None:
+        """Wait for metadata that was asked for after this call."""
+        if self.closed is not None:
+            raise copy(self.closed)
+        waiting = self._wait_for_metadata()
+        self._ask_metadata()
+        self.stir()
+        try:
+            async with asyncio.timeout_at(deadline):
+                await waiting
+        except TimeoutError:
+            raise self.unreachable() from None
+
+    def _wait_for_metadata(self) -> asyncio.Future[None]:
+        waiting = self.loop.create_future()
+        self._refreshed.append(waiting)
+        return waiting
+
+    def _on_metadata(self, metadata: Metadata) -> None:
+        if not self.routing.update(metadata) and metadata.version != self.routing.version:
+            return
+        self.metadata = metadata
+        self._refreshing = False
+        places = {node_address(node.snid): node.address for node in metadata.nodes}
+        for address, peer in list(self._nodes.items()):
+            if places.get(address) != peer.link.address:
+                del self._nodes[address]
+                self._send.pop(address, None)
+                peer.link.close()
+        now = self.loop.time()
+        for participant in list(self._participants.values()):
+            participant.on_metadata(now)
+        waiting, self._refreshed = self._refreshed, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    # Time
+
+    def stir(self) -> None:
+        """Something is under way."""
+        if self._ticker is None and self.closed is None:
+            self._ticker = self.loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        now = self.loop.time()
+        for peer in list(self._nodes.values()):
+            if peer.unreachable:
+                self._on_node_lost(peer.snid)
+        for participant in list(self._participants.values()):
+            participant.tick(now)
+        self.asking.tick(now)
+        wanted = any(participant.wants_metadata for participant in self._participants.values())
+        if wanted or self._refreshed:
+            self.refresh()
+        if wanted or self._refreshed or self.asking.outstanding or self._is_busy():
+            self.stir()
+
+    def _is_busy(self) -> bool:
+        return any(participant.outstanding for participant in self._participants.values())

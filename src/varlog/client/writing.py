@@ -1,0 +1,327 @@
+"""Appends: from a call to a writer of the core, and from its outcome back to the call.
+
+`Pool` has one writer for each log stream that takes appends and gives them work in turn. A writer that has heard
+nothing for a while is passed over as long as another one is well, and so is one that had to leave its log stream until
+it is back there (M6, M11); what such a writer has under way it goes on with.
+
+Everything under way counts against the client's `Room`, in bytes and number, until its outcome is known, also when the
+caller no longer waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from varlog import batch, errors, limits
+from varlog.client.diagnosis import explain
+from varlog.client.entries import AppendResult
+from varlog.client.room import Room
+from varlog.client.session import Session
+from varlog.core.address import node_address
+from varlog.core.appending import Committed, Outcome, Rejected, Writer, WriterOptions
+from varlog.core.messages import GetInfo
+from varlog.core.routing import takes_appends
+from varlog.types import GLSN, StorageNodeID, TopicID, WriterID
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    Entries: TypeAlias = Sequence[bytes] | pa.Array | pa.ChunkedArray
+
+WINDOW: Final = limits.DEDUP_SEQUENCES_PER_WRITER
+SILENT_SECONDS: Final = 1.0
+"""A writer that has heard nothing for so long is passed over, and its replicas are asked how they are."""
+
+_new_result = tuple.__new__
+
+
+def _new_writer_id() -> WriterID:
+    return WriterID(secrets.randbits(63) + 1)
+
+
+def _timestamp() -> int:
+    return time.time_ns() // 1000
+
+
+class Appends:
+    """The appends of one client on one topic that are under way, whichever writer has them."""
+
+    def __init__(self, session: Session, tpid: TopicID, name: str) -> None:
+        self.session = session
+        self.tpid = tpid
+        self.name = name
+        self.room = Room(limits.CLIENT_BYTES_IN_FLIGHT, limits.CLIENT_APPENDS_IN_FLIGHT)
+        self.tail = GLSN(0)
+        """The greatest position that this client was told of."""
+        self._ids = 0
+        self._pending: dict[int, tuple[asyncio.Future[AppendResult], int]] = {}
+        self._create_future = session.loop.create_future
+        self._investigated = 0.0
+
+    def writer(self, options: WriterOptions, abandon: Callable[[errors.VarlogError], None]) -> Writer:
+        """One more writer, enrolled in the session."""
+        session = self.session
+        return session.enroll(
+            lambda new_request: Writer(
+                self.tpid,
+                session.routing,
+                _new_writer_id,
+                new_request,
+                _timestamp,
+                session.send,
+                self._settle,
+                options,
+            ),
+            abandon,
+        )
+
+    def submit(
+        self, writer: Writer, entries: Any, size: int, deadline: float, now: float
+    ) -> asyncio.Future[AppendResult]:
+        """Begin an append for which room was taken. Entries that no log would take raise at once."""
+        self._ids = id_ = self._ids + 1
+        future = self._create_future()
+        self._pending[id_] = (future, size)
+        try:
+            writer.append(id_, entries, deadline, now)
+        except BaseException:
+            del self._pending[id_]
+            self.room.give_back(size)
+            raise
+        session = self.session
+        if writer.wants_metadata:
+            session.refresh()
+        session.stir()
+        return future
+
+    def _settle(self, id_: int, outcome: Outcome) -> None:
+        future, size = self._pending.pop(id_)
+        self.room.give_back(size)
+        if type(outcome) is Committed:
+            glsn, llsn, count, lsid, epoch, replicas, synced = outcome
+            if glsn + count > self.tail:
+                self.tail = GLSN(glsn + count - 1)
+            if not future.done():
+                future.set_result(_new_result(AppendResult, (glsn, count, llsn, lsid, epoch, replicas, synced)))
+        elif not future.done():
+            future.set_exception(self._failure(outcome))
+
+    def _failure(self, outcome: Outcome) -> errors.VarlogError:
+        if isinstance(outcome, Rejected) and outcome.code != errors.DeadlineExceeded.code:
+            return errors.VarlogError.of(outcome.code, "")
+        why = self.explain()
+        if isinstance(outcome, Rejected):
+            return errors.VarlogError.of(why.code, f"nothing was appended in time: {why}")
+        unknown = errors.Unknown(f"the append may have happened, or may yet: {why}")
+        unknown.__cause__ = why
+        return unknown
+
+    def explain(self) -> errors.VarlogError:
+        """Why nothing is appended."""
+        session = self.session
+        infos = {snid: info for snid, (_, info) in session.infos.items()}
+        return explain(self.tpid, session.routing, infos, self._unreached)
+
+    def _unreached(self, snid: StorageNodeID) -> str | None:
+        link = self.session.node(snid)
+        if link is None:
+            return "no address is known for it"
+        return str(link.error) if not link.connected and link.error is not None else None
+
+    def investigate(self, now: float) -> None:
+        """Ask the replicas how they are, now and then."""
+        if now - self._investigated >= SILENT_SECONDS:
+            self._investigated = now
+            session = self.session
+            for snid in {snid for stream in session.routing.streams(self.tpid) for snid in stream.replicas}:
+                session.send(node_address(snid), GetInfo(session.asking.new_request()))
+
+    def abandon(self, error: errors.VarlogError) -> None:
+        """Nobody will tell what became of what is under way."""
+        pending, self._pending = self._pending, {}
+        for future, size in pending.values():
+            self.room.give_back(size)
+            if not future.done():
+                future.set_exception(copy(error))
+
+
+class Pool:
+    """See the module's text. Takes part in the session for its own sake."""
+
+    wants_metadata = False
+
+    def __init__(self, appends: Appends) -> None:
+        self._appends = appends
+        self._session = appends.session
+        self._writers: list[Writer] = []
+        self._usable: list[Writer] = []
+        self._turn = 0
+
+    @property
+    def outstanding(self) -> int:
+        return 0
+
+    def next(self) -> Writer:
+        """The writer whose turn it is."""
+        usable = self._usable
+        self._turn = turn = self._turn + 1
+        return usable[turn % len(usable)]
+
+    def on_reply(self, reply: Any, now: float) -> None:
+        """It asks nothing itself."""
+
+    def on_connected(self, snid: StorageNodeID, now: float) -> None:
+        """Its writers know."""
+
+    def on_disconnected(self, snid: StorageNodeID, now: float) -> None:
+        """Its writers know."""
+
+    def on_metadata(self, now: float) -> None:
+        if self._session.routing.topic(self._appends.tpid) is None:
+            self._session.fail(errors.UnknownTopic(f"topic {self._appends.name!r} was removed"))
+            return
+        streams = self._session.routing.streams(self._appends.tpid)
+        running = max(1, sum(map(takes_appends, streams)))
+        while len(self._writers) < running:
+            options = WriterOptions(window=WINDOW, affinity=len(self._writers))
+            self._writers.append(self._appends.writer(options, lambda _: None))
+        self._judge(now)
+
+    def tick(self, now: float) -> None:
+        self._judge(now)
+        if any(writer.outstanding and writer.silence(now) >= SILENT_SECONDS for writer in self._writers):
+            self._appends.investigate(now)
+
+    def _judge(self, now: float) -> None:
+        """Who is given work."""
+        streams = [s for s in self._session.routing.streams(self._appends.tpid) if takes_appends(s)]
+        writers = self._writers[: max(1, len(streams))]
+        well = [
+            writer
+            for writer, stream in zip(writers, streams, strict=False)
+            if writer.log_stream in {None, stream.lsid} and writer.silence(now) < SILENT_SECONDS
+        ]
+        self._usable = well or writers
+
+
+def checked(data: Any) -> bytes:
+    """One entry as bytes that cannot change any more."""
+    try:
+        return memoryview(data).tobytes()
+    except TypeError as error:
+        raise errors.InvalidArgument(f"an entry is bytes: {error}") from None
+
+
+def prepared(entries: Any) -> tuple[Any, int]:
+    """Entries that cannot change any more, and about how many bytes they are."""
+    if isinstance(entries, bytes | bytearray | memoryview | str):
+        raise errors.InvalidArgument("a batch is a sequence of entries; use append() for a single one")
+    nbytes = getattr(entries, "nbytes", None)
+    if isinstance(nbytes, int) and hasattr(entries, "null_count"):
+        return entries, nbytes  # an Arrow column
+    try:
+        entries = [entry if type(entry) is bytes else checked(entry) for entry in entries]
+    except TypeError as error:
+        raise errors.InvalidArgument(f"entries are a sequence of bytes or an Arrow column: {error}") from None
+    return entries, sum(map(len, entries))
+
+
+class Appender:
+    """Appends on one log stream, pipelined: entries get their positions in the order they were sent.
+
+    `append` waits for room in the window only, and returns a future of the result. Leave the `async with` block, or
+    call `flush`, to wait for all of them; either raises the first failure of those that were sent since the last
+    flush. On a failed log stream the appender goes on with another one, and what was sent earlier may then be found
+    behind what was sent later only if it failed.
+    """
+
+    def __init__(self, appends: Appends, window: int, codec: batch.Codec, timeout: float) -> None:
+        options = WriterOptions(window=window, codec=codec)
+        self._appends = appends
+        self._timeout = timeout
+        self._writer = appends.writer(options, self._abandon)
+        self._window = Room(limits.CLIENT_BYTES_IN_FLIGHT, window)
+        self._under_way = 0
+        self._failed: errors.VarlogError | None = None
+        self._closed: errors.VarlogError | None = None
+        self._idle: list[asyncio.Future[None]] = []
+
+    async def append(self, data: bytes) -> asyncio.Future[AppendResult]:
+        """Send one entry as soon as there is room."""
+        if type(data) is not bytes:
+            data = checked(data)
+        return await self._send([data], len(data))
+
+    async def append_batch(self, entries: Entries) -> asyncio.Future[AppendResult]:
+        """Send one batch as soon as there is room."""
+        return await self._send(*prepared(entries))
+
+    async def _send(self, entries: Any, size: int) -> asyncio.Future[AppendResult]:
+        if self._closed is not None:
+            raise copy(self._closed)
+        loop = self._appends.session.loop
+        deadline = loop.time() + self._timeout
+        if not self._window.try_take(size):
+            await self._window.take(size, deadline)
+        try:
+            room = self._appends.room
+            if not room.try_take(size):
+                await room.take(size, deadline)
+            now = loop.time()
+            future = self._appends.submit(self._writer, entries, size, now + self._timeout, now)
+        except BaseException:
+            self._window.give_back(size)
+            raise
+        self._under_way += 1
+        future.add_done_callback(lambda done: self._on_done(done, size))
+        return future
+
+    def _on_done(self, future: asyncio.Future[AppendResult], size: int) -> None:
+        self._window.give_back(size)
+        self._under_way -= 1
+        if not future.cancelled():
+            error = future.exception()  # also tells asyncio that it was looked at
+            if self._failed is None and isinstance(error, errors.VarlogError):
+                self._failed = error
+        if not self._under_way:
+            for waiting in self._idle:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._idle.clear()
+            if self._closed is not None:
+                self._appends.session.dismiss(self._writer)
+
+    async def flush(self) -> None:
+        """Wait until all that was sent is decided; raises the first failure since the last flush."""
+        while self._under_way:
+            waiting = self._appends.session.loop.create_future()
+            self._idle.append(waiting)
+            await waiting
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise copy(failed)
+
+    def _abandon(self, error: errors.VarlogError) -> None:
+        self._close(error)
+
+    def _close(self, error: errors.VarlogError) -> None:
+        if self._closed is None:
+            self._closed = error
+            self._window.close(error)
+            if not self._under_way:
+                self._appends.session.dismiss(self._writer)
+
+    async def __aenter__(self) -> Appender:
+        return self
+
+    async def __aexit__(self, kind: object, error: object, traceback: object) -> None:
+        try:
+            if kind is None:
+                await self.flush()
+        finally:
+            self._close(errors.Closed("the appender was closed"))
