@@ -8,7 +8,6 @@ notice but a restarting storage node should not spend.
 from __future__ import annotations
 
 import argparse
-import gc
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -199,10 +198,7 @@ def _placeholder(option: Option, plain: Any) -> str:
 
 
 def _command(daemon: _Daemon, arguments: Sequence[str] | None) -> int:
-    # Starting makes many objects that stay. Looking through them for garbage again and again would find none and cost
-    # a tenth of the start; `service` turns the collector on when the daemon is ready.
-    gc.disable()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback for who changes their mind while it starts
     flags = vars(parser(daemon).parse_args(arguments))
     try:
         config = configs.load(daemon.config, flags, flags.pop("config", None))
