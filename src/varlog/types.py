@@ -10,12 +10,15 @@ the first GLSN of a topic are 1, so 0 is never a position and can stand for "non
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple, NewType
+from typing import Final, NamedTuple, NewType
 
 ClusterID = NewType("ClusterID", int)
 StorageNodeID = NewType("StorageNodeID", int)
 TopicID = NewType("TopicID", int)
 LogStreamID = NewType("LogStreamID", int)
+
+MAX_ID: Final = (1 << 32) - 1
+"""Clusters, storage nodes, topics and log streams are numbered from 1 to this."""
 
 GLSN = NewType("GLSN", int)
 """Global log sequence number: the position of an entry in its topic."""

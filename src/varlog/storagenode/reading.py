@@ -8,9 +8,10 @@ thread is bounded: beyond that a reader is told to try again.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NoReturn
 
 from varlog import errors, limits
 from varlog.core.messages import StoredLine
@@ -32,7 +33,14 @@ class Reading:
         self._loop = loop
         self._finished = finished
         self._threads: ThreadPoolExecutor | None = None
+        self._idle: asyncio.Future[None] | None = None
+        """There once it is stopping; done when no read is under way any more."""
+        self._under_way: Counter[LogStreamStorage] = Counter()
         self.waiting = 0
+
+    def is_busy(self, storage: LogStreamStorage) -> bool:
+        """Whether a thread reads from it, or is about to."""
+        return storage in self._under_way
 
     def submit(self, plan: ReadPlan, storage: LogStreamStorage) -> None:
         if plan.last_glsn - plan.scan.glsn_begin < TAIL_ENTRIES:
@@ -43,20 +51,42 @@ class Reading:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(THREADS, "varlog-reader")
             self.waiting += 1
+            self._under_way[storage] += 1
             self._threads.submit(self._in_thread, plan, storage)
 
     def _in_thread(self, plan: ReadPlan, storage: LogStreamStorage) -> None:
-        result = read(plan, storage, limits.SCAN_REPLY_BYTES)
-        self._loop.call_soon_threadsafe(self._from_thread, plan, result)
+        result: Result
+        try:
+            if self._idle is not None:
+                result = errors.Busy("the node is stopping")
+            else:
+                result = read(plan, storage, limits.SCAN_REPLY_BYTES)
+        except Exception as mistake:
+            self._loop.call_soon_threadsafe(_raise, mistake)  # or it would be kept where nobody looks
+            result = errors.Poisoned(f"reading failed: {mistake!r}")
+        self._loop.call_soon_threadsafe(self._from_thread, plan, storage, result)
 
-    def _from_thread(self, plan: ReadPlan, result: Result) -> None:
+    def _from_thread(self, plan: ReadPlan, storage: LogStreamStorage, result: Result) -> None:
         self.waiting -= 1
+        self._under_way[storage] -= 1
+        if not self._under_way[storage]:
+            del self._under_way[storage]
+        if self._idle is not None and not self.waiting:
+            self._idle.set_result(None)
         self._finished(plan, result)
 
-    def stop(self) -> None:
+    async def stop(self) -> None:
+        """Wait for the reads that threads have begun; those they have not begun are not done."""
+        self._idle = self._loop.create_future()
+        if self.waiting:
+            await self._idle
         if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
+            self._threads.shutdown()
             self._threads = None
+
+
+def _raise(mistake: Exception) -> NoReturn:
+    raise mistake
 
 
 def read(plan: ReadPlan, storage: LogStreamStorage, most: int) -> Result:

@@ -3,12 +3,16 @@
 At start every log stream found on the volumes is opened and recovered (B3); later some are added and removed. A replica
 begins in SEALING (B7): making one gives nobody anything to append to. Data that is there already is never taken for a
 new log stream's (B6).
+
+A removal that was interrupted is finished at the next start: the directory says that it is being removed before the
+first of its files goes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from varlog import errors, limits
 from varlog.core.address import Send
@@ -18,9 +22,12 @@ from varlog.storage.directory import typed_errors
 from varlog.storage.files import FileSystem
 from varlog.storage.identity import identify
 from varlog.storage.log import LogStreamStorage
+from varlog.storage.logfiles import LOCK_NAME, UNFINISHED, publish
 from varlog.storage.options import StorageOptions
 from varlog.storagenode.volumes import Volumes
-from varlog.types import LogStreamID, LogStreamIdentity, TopicID
+from varlog.types import MAX_ID, LogStreamID, LogStreamIdentity, TopicID
+
+_REMOVED_NAME: Final = "removed"
 
 
 class Replica(NamedTuple):
@@ -62,7 +69,11 @@ class Replicas:
         """Load every log stream the volumes hold (B3)."""
         for lsid, volume in self._volumes.replicas().items():
             path = self._volumes.replica_path(volume, lsid)
-            found = identify(self._fs, path)
+            with typed_errors(path):
+                if self._fs.exists(f"{path}/{_REMOVED_NAME}"):
+                    self._delete(path)
+                    continue
+                found = identify(self._fs, path)
             if found is None:
                 continue  # its making was interrupted: nobody was told of it
             wanted = LogStreamIdentity(self._volumes.cid, self._volumes.snid, found.tpid, lsid)
@@ -70,20 +81,34 @@ class Replicas:
 
     def add(self, tpid: TopicID, lsid: LogStreamID, volume: str) -> Replica:
         """Make an empty replica. One that is there, of the same topic and without a past, is the same request again."""
+        if not (1 <= tpid <= MAX_ID and 1 <= lsid <= MAX_ID):
+            raise errors.InvalidArgument(f"topic {tpid}, log stream {lsid}: ids go from 1 to {MAX_ID}")
+        if volume and volume not in self._volumes.paths:
+            raise errors.InvalidArgument(f"{volume} is none of this node's volumes {', '.join(self._volumes.paths)}")
         replica = self._replicas.get(lsid)
         if replica is not None:
             executor = replica.executor
-            if executor.tpid != tpid or executor.epoch > 0:
+            if executor.tpid != tpid or executor.epoch > 0 or volume not in ("", replica.volume):
                 raise errors.AlreadyExists(f"log stream {lsid} has data on this node, in {replica.volume}")
             return replica
-        if volume and volume not in self._volumes.paths:
-            raise errors.InvalidArgument(f"{volume} is none of this node's volumes {', '.join(self._volumes.paths)}")
         if len(self._replicas) >= limits.MAX_LOG_STREAMS_PER_NODE:
             raise errors.LimitExceeded(f"this node has {len(self._replicas)} log streams already")
         volume = volume or self._volumes.paths[len(self._replicas) % len(self._volumes.paths)]
+        for other in self._volumes.paths:
+            if other != volume and self._fs.exists(self._volumes.replica_path(other, lsid)):
+                raise errors.AlreadyExists(f"log stream {lsid} has a directory in {other}; nothing was changed")
         identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
-        path = self._volumes.replica_path(volume, lsid)
-        return self._serve(volume, LogStreamStorage.create(self._fs, path, identity, self._options), identity)
+        return self._serve(volume, self._create(self._volumes.replica_path(volume, lsid), identity), identity)
+
+    def _create(self, path: str, identity: LogStreamIdentity) -> LogStreamStorage:
+        try:
+            return LogStreamStorage.create(self._fs, path, identity, self._options)
+        except errors.VarlogError:
+            with suppress(OSError):  # a file that was only begun holds space, on a disk that may just have become full
+                names = self._fs.listdir(path)
+                if all(name == LOCK_NAME or name.endswith(UNFINISHED) for name in names):
+                    self._delete(path)
+            raise
 
     def _serve(self, volume: str, storage: LogStreamStorage, identity: LogStreamIdentity) -> Replica:
         executor = LogStreamExecutor(identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe)
@@ -94,15 +119,25 @@ class Replicas:
         return replica
 
     def remove(self, lsid: LogStreamID) -> None:
-        """Delete a replica with its data. No group of it is under way."""
+        """Delete a replica with its data. No group and no read of it is under way."""
         volume, storage, _ = self._replicas.pop(lsid)
         path = self._volumes.replica_path(volume, lsid)
         storage.abandon()
         with typed_errors(path):
-            for name in self._fs.listdir(path):
+            with suppress(OSError):  # what a full disk does not let be said must still be possible to do
+                publish(self._fs, path, _REMOVED_NAME, b"").close()
+            self._delete(path)
+
+    def _delete(self, path: str) -> None:
+        """All of a directory; what says that it is being removed goes last."""
+        for name in self._fs.listdir(path):
+            if name != _REMOVED_NAME:
                 self._fs.unlink(f"{path}/{name}")
-            self._fs.rmdir(path)
-            self._fs.sync_dir(path.rpartition("/")[0])
+        self._fs.sync_dir(path)
+        for name in self._fs.listdir(path):
+            self._fs.unlink(f"{path}/{name}")
+        self._fs.rmdir(path)
+        self._fs.sync_dir(path.rpartition("/")[0])
 
     def close(self) -> None:
         """Sync and let go of everything; a disk that fails now has failed for its own replicas only."""

@@ -166,8 +166,7 @@ class StorageNodeServer:
         await self._server.close()
         self._reading.stop()
         for writing in self._writings.values():
-            writing.stop()
-        await asyncio.sleep(0)  # what the writer threads have handed over is taken in
+            await writing.stop()
         self.replicas.close()
         self._volumes.close()
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from varlog import errors
-from varlog.storage.directory import lock_directory, typed_errors
+from varlog.storage.directory import error_of, lock_directory
 from varlog.storage.files import FileSystem, Lock
 from varlog.storage.logfiles import publish
-from varlog.types import ClusterID, LogStreamID, StorageNodeID
+from varlog.types import MAX_ID, ClusterID, LogStreamID, StorageNodeID
 
 _BOOT_NAME = "boot"
 _BOOT_BYTES = 32
@@ -52,10 +53,11 @@ class Volumes:
             if not fs.is_writable_directory(path):
                 raise errors.NotWritable(f"volume {path} is not an existing directory that can be written")
         volumes = cls(fs, cid, snid or _find_snid(fs, cid, paths), paths)
+        exist = [path for path in volumes.node_paths if fs.exists(path)]
+        if error_if_exists and exist:
+            raise errors.AlreadyExists(f"{exist[0]} exists already; this node was started before")
         for path in volumes.node_paths:
-            if error_if_exists and fs.exists(path):
-                raise errors.AlreadyExists(f"{path} exists already; this node was started before")
-            with typed_errors(path):
+            with _typed_errors(path):
                 fs.mkdir(path)
         try:
             volumes._begin()
@@ -69,18 +71,19 @@ class Volumes:
             self._locks.append(lock_directory(self._fs, path))
         self.boot = max(map(self._read_boot, self.node_paths)) + 1
         for path in self.node_paths:
-            with typed_errors(path):
+            with _typed_errors(path):
                 publish(self._fs, path, _BOOT_NAME, b"%d" % self.boot).close()
 
     def _read_boot(self, path: str) -> int:
         name = f"{path}/{_BOOT_NAME}"
         if not self._fs.exists(name):
             return 0
-        file = self._fs.open(name)
-        try:
-            data = file.pread(_BOOT_BYTES, 0)
-        finally:
-            file.close()
+        with _typed_errors(name):
+            file = self._fs.open(name)
+            try:
+                data = file.pread(_BOOT_BYTES, 0)
+            finally:
+                file.close()
         if not bytes(data).isdigit():
             raise errors.WrongIdentity(f"{name} does not hold the number of a start")
         return int(data)
@@ -122,6 +125,20 @@ def _find_snid(fs: FileSystem, cid: ClusterID, paths: Sequence[str]) -> StorageN
 
 
 def _numbers(fs: FileSystem, path: str, prefix: str) -> list[int]:
-    names = fs.listdir(path) if fs.exists(path) else []
+    """The ids that directories are named after. What is not named exactly as this node names them is none of its."""
+    with _typed_errors(path):
+        names = fs.listdir(path) if fs.exists(path) else []
     numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    return [int(number) for number in numbers if number.isascii() and number.isdigit()]
+    found = [int(number) for number in numbers if number.isascii() and number.isdigit()]
+    return [number for number in found if 1 <= number <= MAX_ID and f"{prefix}{number}" in names]
+
+
+@contextmanager
+def _typed_errors(path: str) -> Iterator[None]:
+    """A volume that cannot be used is not usable, whatever the operating system calls it; only a full one is told
+    apart."""
+    try:
+        yield
+    except OSError as e:
+        error = error_of(path, e)
+        raise (error if isinstance(error, errors.DiskFull) else errors.NotWritable(f"{path}: {e}")) from e

@@ -38,6 +38,8 @@ class VolumeWriting:
         self._finished = finished
         self._thread: GroupCommitWriter | None = None
         self._busy: set[LogStreamStorage] = set()
+        self._idle: asyncio.Future[None] | None = None
+        """There once it is stopping; done when no group is under way any more."""
         self._seconds = 0.0
         """How long a small group took lately."""
 
@@ -53,6 +55,9 @@ class VolumeWriting:
         self._loop.call_soon(self._begin, storage)
 
     def _begin(self, storage: LogStreamStorage) -> None:
+        if self._idle is not None:
+            self._release(storage)  # closing the storage writes what is staged
+            return
         size = storage.urgent_bytes or 0
         if size > INLINE_BYTES or self._seconds > INLINE_SECONDS:
             if self._thread is None:
@@ -73,13 +78,21 @@ class VolumeWriting:
         self._end(storage, group, error)
 
     def _end(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
-        self._busy.discard(storage)
         if group is not None and error is None:
             storage.finish(group)
+        self._release(storage)
         self._finished(storage, group, error)
 
-    def stop(self) -> None:
-        """Finish what the thread has; the storages can be closed then."""
+    def _release(self, storage: LogStreamStorage) -> None:
+        self._busy.discard(storage)
+        if self._idle is not None and not self._busy and not self._idle.done():
+            self._idle.set_result(None)
+
+    async def stop(self) -> None:
+        """Begin no further group and wait for those under way; the storages can be closed then."""
+        self._idle = self._loop.create_future()
+        if self._busy:
+            await self._idle
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
