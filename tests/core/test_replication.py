@@ -134,3 +134,24 @@ def test_an_answer_of_somebody_else_says_nothing() -> None:
     primary.replicate(5)
     primary.acknowledge(StorageNodeID(9), 6)
     assert primary.tick(GIVE_UP_AFTER + 0.01)
+
+
+def test_rule5_a_new_connection_is_sent_what_the_backup_lacks_at_once() -> None:
+    primary = Primary()
+    for llsn in (5, 6, 7):
+        primary.replicate(llsn)
+    primary.acknowledge(OTHER, 6)
+    primary.acknowledge(THIRD, 8)
+    primary.sent.clear()
+    primary.backups.connected(OTHER, primary.pending, primary.now)
+    assert primary.sent == [("sn/2", 6), ("sn/2", 7)]
+    primary.sent.clear()
+    primary.backups.connected(THIRD, primary.pending, primary.now)
+    assert primary.sent == [], "it has everything"
+
+
+def test_M7_a_backup_that_only_lets_itself_be_connected_to_is_given_up() -> None:
+    primary = Primary()
+    primary.replicate(5)
+    primary.acknowledge(THIRD, 6)
+    assert run(primary, GIVE_UP_AFTER + 0.5, lambda: primary.backups.connected(OTHER, primary.pending, primary.now))

@@ -306,6 +306,11 @@ class LogStreamExecutor:
             self._observe(Branch.M7_BACKUP_REFUSED)
             self.seal_self()
 
+    def on_peer_connected(self, snid: StorageNodeID, now: float) -> None:
+        """There is a new connection to another node."""
+        if self._backups is not None and self.state is RUNNING:
+            self._backups.connected(snid, self._pending, now)
+
     def tick(self, now: float) -> None:
         """Flush commit contexts that nothing followed; send again what backups have not acknowledged, and give up on
         a backup that stays silent (M7)."""

@@ -77,6 +77,14 @@ class Backups:
             backup.durable_end = max(backup.durable_end, message.durable_end)
             backup.heard = now
 
+    def connected(self, snid: StorageNodeID, outstanding: Iterable[Replicable], now: float) -> None:
+        """There is a new way to a backup: what was sent the old way may be lost (rule 5). That it can be connected to
+        is not taken for a sign of life: it may do nothing else."""
+        backup = self._backups.get(snid)
+        if backup is not None and backup.durable_end < self._end:
+            backup.sent = now
+            self._resend(backup.address, backup.received_end, outstanding)
+
     def committed(self, llsn_end: LLSN) -> None:
         """A cut is proof that every replica has everything below it, whether its answer arrived or not."""
         for backup in self._backups.values():

@@ -112,6 +112,11 @@ class StorageNode:
         """The way to the metadata repository is a new one: nothing is assumed known at its other end (rule 5)."""
         self._asks = True
 
+    def on_peer_connected(self, snid: StorageNodeID, now: float) -> None:
+        """There is a new connection to another node; what its replicas lack is sent there again."""
+        for executor in self._executors.values():
+            executor.on_peer_connected(snid, now)
+
     @property
     def executors(self) -> Seq[LogStreamExecutor]:
         return list(self._executors.values())
