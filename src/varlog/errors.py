@@ -275,7 +275,8 @@ class WrongSecret(VarlogError, code=103):
 
 
 class WrongRole(VarlogError, code=104):
-    """The peer is another kind of process than the one that belongs at this end; check the address."""
+    """The peer is another kind of process than the one that belongs at this end, or another one of its kind; check the
+    address."""
 
 
 class Unreachable(VarlogError, code=105, retriable=True):

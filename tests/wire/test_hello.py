@@ -322,3 +322,17 @@ def test_a_refusal_fits_into_a_frame_whatever_it_says() -> None:
     told = refusal(errors.ProtocolError("\U0001f600\udc80" * 1000))
     assert isinstance(told, Refused)
     assert len(catalogue.encode(told)) <= 8 + limits.HELLO_BYTES
+
+
+def test_a_server_of_the_right_role_may_still_be_another_one() -> None:
+    """An address can change hands: who wants one node of several says which."""
+
+    async def main() -> None:
+        server = await serve(Recorder())
+        with pytest.raises(errors.WrongRole, match=f"STORAGE_NODE {NODE.node_id}; the dialer wants 6"):
+            await dial(server.address, CLIENT, Role.STORAGE_NODE, SECRET, Recorder(), node_id=6)
+        there = await dial(server.address, CLIENT, Role.STORAGE_NODE, SECRET, Recorder(), node_id=NODE.node_id)
+        assert there.peer == NODE
+        await server.close()
+
+    run(main())

@@ -159,10 +159,12 @@ def _check(theirs: Hello | Welcome, ours: Identity, wanted: frozenset[Role]) -> 
 class Dialing:
     """The hello of the side that connects."""
 
-    def __init__(self, identity: Identity, wants: Role, secret: Secret) -> None:
+    def __init__(self, identity: Identity, wants: Role, secret: Secret, node_id: int = 0) -> None:
+        """`node_id` is which one of its role the server has to be; 0: any."""
         self.peer: Identity | None = None
         self._identity = identity
         self._wants = frozenset({wants})
+        self._node_id = node_id
         self._secret = secret
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._proven: Identity | None = None
@@ -173,6 +175,8 @@ class Dialing:
     def receive(self, message: Message) -> Message | None:
         if isinstance(message, Welcome) and self._proven is None:
             server = _check(message, self._identity, self._wants)
+            if self._node_id not in {0, server.node_id}:
+                raise WrongRole(f"the server is {server.role.name} {server.node_id}; the dialer wants {self._node_id}")
             both = (self._identity, server, self._nonce, message.nonce)
             if not self._secret.proves(message.proof, statement(SERVER_LABEL, *both)):
                 raise WrongSecret("the server could not prove that it knows the cluster's secret")

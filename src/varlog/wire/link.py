@@ -43,11 +43,13 @@ async def dial(
     *,
     timeout: float = DIAL_SECONDS,  # noqa: ASYNC109  # what is raised has to say which address it was
     owner: Owner = _NOBODY,
+    node_id: int = 0,
 ) -> Connection:
-    """Connect and finish the hello, or raise why that was not possible."""
+    """Connect and finish the hello, or raise why that was not possible. With a `node_id`, whoever else of that role is
+    found at the address is not what was wanted."""
     host, port = parse_address(address)
     loop = asyncio.get_running_loop()
-    connection = Connection(Dialing(identity, wants, secret), receiver, owner, accepted=False)
+    connection = Connection(Dialing(identity, wants, secret, node_id), receiver, owner, accepted=False)
     try:
         async with asyncio.timeout(timeout):
             await loop.create_connection(lambda: connection, host, port)
@@ -81,7 +83,9 @@ class Link:
     The receiver's `on_connected` tells of each new connection.
     """
 
-    def __init__(self, address: str, identity: Identity, wants: Role, secret: Secret, receiver: Receiver) -> None:
+    def __init__(
+        self, address: str, identity: Identity, wants: Role, secret: Secret, receiver: Receiver, node_id: int = 0
+    ) -> None:
         self.address = address
         self.connection: Connection | None = None
         """The present one; None between two."""
@@ -91,6 +95,7 @@ class Link:
         self._wants = wants
         self._secret = secret
         self._receiver = receiver
+        self._node_id = node_id
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -130,7 +135,13 @@ class Link:
             began = loop.time()
             try:
                 connection = await dial(
-                    self.address, self._identity, self._wants, self._secret, self._receiver, owner=self
+                    self.address,
+                    self._identity,
+                    self._wants,
+                    self._secret,
+                    self._receiver,
+                    owner=self,
+                    node_id=self._node_id,
                 )
                 told = ""
                 await connection.gone()
