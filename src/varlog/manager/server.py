@@ -69,8 +69,12 @@ class ManagerServer:
         self._conversations: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._sent: dict[str, float] = {}
-        """When the steps of the last look were sent, by their sentences: what goes on is said once, and asked for
-        again only after a while."""
+        """When the steps of late were sent, by their sentences: what goes on is said once, and asked for again only
+        after a while."""
+        self._looked = -HEARTBEAT
+        self._looks_again = False
+        self._metadata_request = 0
+        """What was asked for after this is newer than the metadata."""
         self.steps = 0
         self.peers = Peers()
         self.metadata: Metadata | None = None
@@ -173,15 +177,29 @@ class ManagerServer:
         self._look()
 
     def _look(self) -> None:
-        """Ask everyone; the answers are acted upon as they come."""
+        """Ask the metadata repository, and when it has answered the nodes: what a node says must not be older than what
+        it is compared with, or a replica that has just done what it was told would seem to have fallen behind."""
+        now = self._loop.time()
+        if now - self._looked < HEARTBEAT:
+            self._looks_again = True  # what is under way may be from before what this look is for
+            return
+        self._looked = now
         self.peers.send(METADATA_REPOSITORY, GetMetadata(self._request()))
-        for node in self.metadata.nodes if self.metadata is not None else ():
-            self.peers.send(node_address(node.snid), GetInfo(self._request()))
 
     def _on_metadata(self, metadata: Metadata) -> None:
         if self.metadata is not None and metadata.version < self.metadata.version:
             return
         self.metadata = metadata
+        self._looked = -HEARTBEAT
+        self._follow_nodes(metadata)
+        self._metadata_request = self._requests
+        for node in metadata.nodes:
+            self.peers.send(node_address(node.snid), GetInfo(self._request()))
+        if self._looks_again:
+            self._looks_again = False
+            self._look()
+
+    def _follow_nodes(self, metadata: Metadata) -> None:
         wanted = {node_address(node.snid): node.address for node in metadata.nodes if node.address}
         for address in self._locations.keys() - {METADATA_REPOSITORY}:
             if wanted.get(address) != self._locations[address]:
@@ -190,7 +208,6 @@ class ManagerServer:
         for address, location in wanted.items():
             if address not in self._links:
                 self._link(address, location, Role.STORAGE_NODE)
-        self._act()
 
     def _on_info(self, info: Info) -> None:
         before = self.infos.get(info.snid)
@@ -207,16 +224,16 @@ class ManagerServer:
         if self.metadata is None:
             return
         now = self._loop.time()
-        sent: dict[str, float] = {}
-        for step in reconcile(self.metadata, self._fresh_infos(), self._request):
-            before = self._sent.get(step.sentence)
+        sent = {sentence: when for sentence, when in self._sent.items() if now - when < FRESH}
+        infos = {snid: info for snid, info in self._fresh_infos().items() if info.request > self._metadata_request}
+        for step in reconcile(self.metadata, infos, self._request):
+            before = sent.get(step.sentence)
             if before is None:
                 self._log.info(step.sentence)
             if before is None or now - before >= HEARTBEAT:
                 self.peers.send(step.address, step.message)
                 self.steps += 1
-                before = now
-            sent[step.sentence] = before
+                sent[step.sentence] = now
         self._sent = sent
 
     def _on_done(self, message: Decided | ReplicaReply) -> None:

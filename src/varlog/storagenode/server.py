@@ -73,7 +73,7 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
 }
 
 
-_HOSTED: Final = frozenset[type[Message]]({AddLogStream, RemoveLogStream, GetInfo})
+_HOSTED: Final = frozenset[type[Message]]({AddLogStream, RemoveLogStream, GetInfo, Unseal})
 
 
 class StorageNodeServer:
@@ -106,6 +106,8 @@ class StorageNodeServer:
         self._links: dict[Address, Link] = {}
         self._addresses: dict[Address, str] = {}
         """Where the other nodes are."""
+        self._unreached: set[Address] = set()
+        """Nodes that are wanted and whose place is not known."""
         self._removals: dict[LogStreamID, list[tuple[Address, int]]] = {}
         self._asked = 0.0
         self._requests = 0
@@ -164,7 +166,7 @@ class StorageNodeServer:
         for link in self._links.values():
             link.close()
         await self._server.close()
-        self._reading.stop()
+        await self._reading.stop()
         for writing in self._writings.values():
             await writing.stop()
         self.replicas.close()
@@ -182,6 +184,8 @@ class StorageNodeServer:
             self.node.on_reconnected()
             self.node.tick(self._loop.time())
             self._settle_soon()
+        elif connection.peer.role is Role.STORAGE_NODE:
+            self.node.on_peer_connected(StorageNodeID(connection.peer.node_id), self._loop.time())
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
@@ -200,12 +204,13 @@ class StorageNodeServer:
                 self._on_metadata(message)
             case Decided(_, code, _, _, _, detail):
                 if code:
-                    self._log.warning("not taking part", reason=detail)
+                    self._log.info("not taking part", reason=detail)
             case _:
                 self._receive(METADATA_REPOSITORY, message)
 
     def _receive(self, source: Address, message: Message) -> None:
-        self._is_active = True
+        if not self._is_active:
+            self._wake_up()
         try:
             self.node.on_message(source, message, self._loop.time())
         except errors.ConsistencyViolation as error:
@@ -214,7 +219,7 @@ class StorageNodeServer:
             self._log.warning("stray message", source=source, error=str(error))
 
     def _on_hosted(self, source: Address, message: Message) -> None:
-        """What concerns the volumes and not the protocol."""
+        """What is about more than the protocol: volumes, connections."""
         match message:
             case AddLogStream():
                 self._add(source, message)
@@ -222,6 +227,9 @@ class StorageNodeServer:
                 self._remove(source, message)
             case GetInfo(request):
                 self._send(source, self.info(request))
+            case Unseal():
+                self._receive(source, message)
+                self._reach_backups(message)
             case _:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__}")
 
@@ -257,10 +265,24 @@ class StorageNodeServer:
         location = self._addresses.get(address)
         if link is not None and link.connected:
             return  # it takes no more at the moment
+        self._unreached.discard(address)
         if location is not None and link is None:
             self._link(address, location, Role.STORAGE_NODE)
-        elif location is None or (link is not None and link.error is not None):
+        elif location is None:
+            self._unreached.add(address)
             self._ask_for_metadata()
+        elif link is not None and link.error is not None:
+            self._ask_for_metadata()
+
+    def _reach_backups(self, message: Unseal) -> None:
+        """A primary is about to replicate: its first batch should not have to wait for a connection. Where the backups
+        are is asked anew, because they may have restarted elsewhere."""
+        if message.primary != self.snid:
+            return
+        backups = {node_address(snid) for snid in message.replicas if snid != self.snid}
+        self._unreached |= {address for address in backups if self.peers.at(address) is None}
+        if self._unreached:
+            self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
 
     def _ask_for_metadata(self) -> None:
         now = self._loop.time()
@@ -275,6 +297,8 @@ class StorageNodeServer:
                 link.close()
                 del self._links[address]
         self._addresses = addresses
+        for address in self._unreached & addresses.keys():
+            self._reach(address)
 
     # Replicas
 
@@ -403,6 +427,13 @@ class StorageNodeServer:
         self._settle_soon()
         self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
         self._is_active = False
+
+    def _wake_up(self) -> None:
+        """Something happens again: time has to be looked at more often."""
+        self._is_active = True
+        if self._timer is not None and self._timer.when() > self._loop.time() + TICK:
+            self._timer.cancel()
+            self._timer = self._loop.call_later(TICK, self._tick)
 
 
 def _space(paths: tuple[str, ...]) -> tuple[VolumeInfo, ...]:
