@@ -38,6 +38,7 @@ from varlog.core.messages import (
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus
 
 LOOK_AGAIN: Final = 0.05
+NO_MANAGER: Final = "no manager has registered with the cluster; start one with `vms start`"
 
 
 class Admin:
@@ -126,6 +127,17 @@ class Admin:
 
     # The cluster
 
+    async def manager(self, *, timeout: float | None = None) -> str:
+        """Where the manager is, once it can be reached; `Unreachable` says why it cannot."""
+        deadline = self._deadline(timeout)
+        await self._session.refreshed(deadline)
+        link = self._session.manager()
+        while link is None or not link.connected:
+            if link is None or self._session.loop.time() + LOOK_AGAIN > deadline:
+                raise errors.Unreachable(f"{link.address}: {link.error}" if link is not None else NO_MANAGER)
+            await asyncio.sleep(LOOK_AGAIN)
+        return link.address
+
     async def metadata(self, *, timeout: float | None = None) -> Metadata:
         """The present state of the cluster, all of one version."""
         await self._session.refreshed(self._deadline(timeout))
@@ -144,7 +156,7 @@ class Admin:
             await session.refreshed(deadline)
             manager = session.manager()
         if manager is None:
-            raise errors.Unreachable("no manager has registered with the cluster; start one with `vms start`")
+            raise errors.Unreachable(NO_MANAGER)
         answer = await session.asking.ask(build, deadline, of=manager, repeats=False, changes=True)
         assert isinstance(answer, Managed)
         return answer.value
