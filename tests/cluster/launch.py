@@ -10,9 +10,7 @@ rights of root, where a test is about what may not be done.
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import signal
 import sys
 from functools import partial
 from importlib import import_module
@@ -20,22 +18,15 @@ from importlib import import_module
 from tests.cluster.fillable import FillableFileSystem
 from tests.cluster.forgetful import ForgetfulFileSystem
 from varlog.daemon import commands
+from varlog.daemon.child import end_with
 from varlog.storage.files import FileSystem
 
-PR_SET_PDEATHSIG = 1
 NOBODY = 65534
 PROGRAMS = {
     "vsn": (commands.VSN, "varlog.storagenode.daemon"),
     "vmr": (commands.VMR, "varlog.metarepo.daemon"),
     "vms": (commands.VMS, "varlog.manager.daemon"),
 }
-
-
-def end_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit("the parent has ended already")
 
 
 def become_nobody() -> None:

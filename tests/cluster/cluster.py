@@ -1,0 +1,225 @@
+"""A whole cluster of real processes, and what can befall it.
+
+`Cluster` makes a directory with a secret, a cluster file for clients and the daemons' data; starts the metadata
+repository, the manager and the storage nodes; registers the nodes and makes a topic. Clients find it by `path`.
+
+With `proxied`, every connection goes through a `BreakingProxy`: one before each node, which everybody who wants that
+node passes, and one for each daemon (and one for all clients) on the way to the metadata repository. A daemon that
+starts again then may have another port behind its proxy.
+
+When a test fails inside of it, it prints the end of every daemon's log. In any case it ends every process it started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from enum import Enum
+from pathlib import Path
+from typing import Final, Self
+
+import varlog
+from tests.cluster.inspection import metadata_in, replicas_in, topics_of
+from tests.cluster.processes import Daemon
+from tests.cluster.proxy import BreakingProxy
+from tests.cluster.waiting import SECONDS, until
+from varlog.errors import Unreachable, VarlogError
+from varlog.sim.evidence import Evidence, LivenessPhase
+from varlog.sim.history import History
+from varlog.types import ClusterID, StreamStatus
+from varlog.wire.secret import Secret
+
+CID: Final = ClusterID(7)
+TOPIC: Final = "log"
+SEGMENT_BYTES: Final = 1 << 18
+"""Small, so that a short run fills several."""
+
+
+class Files(Enum):
+    """What the daemons' files are made of."""
+
+    PLAIN = "plain"
+    FORGETFUL = "forgetful"
+    """They forget unsynced writes at a kill."""
+    FILLABLE = "fillable"
+    """The storage nodes' disks are full while there is a file `<name>.full`."""
+
+
+class Cluster:
+    """See the module's text."""
+
+    def __init__(
+        self, directory: Path, *, nodes: int = 3, streams: int = 2, files: Files = Files.PLAIN, proxied: bool = False
+    ) -> None:
+        self.path = directory
+        self.proxies: dict[str, BreakingProxy] = {}
+        """By whom they lead to, and on the way to the metadata repository by who comes."""
+        self._streams = streams
+        self._files = files
+        self._proxied = proxied
+        (directory / "meta").mkdir(parents=True)
+        Secret.create(directory / "secret")
+        self.vmr = self._daemon("vmr", path=str(directory / "meta"))
+        self.vms = self._daemon("vms")
+        self.nodes = [self._node(number) for number in range(1, nodes + 1)]
+
+    def _node(self, number: int) -> Daemon:
+        volume = self.volume(f"vsn{number}")
+        volume.mkdir()
+        return self._daemon(f"vsn{number}", volumes=str(volume), snid=str(number), segment_bytes=str(SEGMENT_BYTES))
+
+    def _daemon(self, name: str, **options: str) -> Daemon:
+        layer: list[str] = []
+        if self._files is Files.FORGETFUL and name != "vms":
+            layer = ["--forgetful", str(self.path / f"{name}.scratch")]
+        elif self._files is Files.FILLABLE and name.startswith("vsn"):
+            layer = ["--fillable", str(self.full_marker(name))]
+        common = {"cluster": str(CID), "secret_file": str(self.path / "secret")}
+        return Daemon(name, name.rstrip("0123456789"), self.path, common | options, layer)
+
+    def volume(self, name: str) -> Path:
+        """Where a node's data is."""
+        return self.path / f"{name}.volume"
+
+    def full_marker(self, name: str) -> Path:
+        """The file that makes a node's disk full."""
+        return self.path / f"{name}.full"
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        return [self.vmr, self.vms, *self.nodes]
+
+    # Life
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._begin()
+        except BaseException:
+            await self._end(failed=True)
+            raise
+        return self
+
+    async def __aexit__(self, error: type[BaseException] | None, *_: object) -> None:
+        await self._end(failed=error is not None)
+
+    async def _begin(self) -> None:
+        await self.vmr.start()
+        if self._proxied:
+            for name in ("clients", *(daemon.name for daemon in self.daemons[1:])):
+                self.proxies[f"{name} to vmr"] = await BreakingProxy.start(self.vmr.address)
+            for node in self.nodes:
+                self.proxies[node.name] = await BreakingProxy.start("127.0.0.1:0")
+                node.options["advertise"] = self.proxies[node.name].address
+        for daemon in self.daemons[1:]:
+            daemon.options["metadata_repository"] = self._way_to_vmr(daemon.name)
+        (self.path / "cluster.toml").write_text(
+            f'metadata_repositories = ["{self._way_to_vmr("clients")}"]\n'
+            f'cluster = {CID}\nsecret_file = "secret"\ntopic = "{TOPIC}"\n'
+        )
+        await self.start(*self.daemons[1:])
+        async with varlog.admin(self.path) as admin:
+            for node in self.nodes:
+                await admin.add_node(node.options.get("advertise", node.address))
+            await self._make_topic(admin)
+
+    async def _make_topic(self, admin: varlog.Admin) -> None:
+        async def is_made() -> bool:
+            try:
+                await admin.add_topic(TOPIC, streams=self._streams)
+            except Unreachable:  # the manager has not heard of every node yet
+                return False
+            return True
+
+        await until(is_made)
+
+    def _way_to_vmr(self, name: str) -> str:
+        return self.proxies[f"{name} to vmr"].address if self._proxied else self.vmr.address
+
+    async def _end(self, *, failed: bool) -> None:
+        for daemon in self.daemons:
+            daemon.send(signal.SIGKILL)
+        for daemon in self.daemons:
+            if daemon.was_started:
+                await daemon.ended()
+        for proxy in self.proxies.values():
+            await proxy.close()
+        if failed:
+            for daemon in self.daemons:
+                print(f"\n--- {daemon.name} said ---\n{daemon.said()}")  # noqa: T201
+
+    # What can befall it
+
+    async def start(self, *daemons: Daemon) -> None:
+        """Start these, by default whatever is down, all at the same time."""
+        wanted = daemons or [daemon for daemon in self.daemons if not daemon.alive]
+        async with asyncio.TaskGroup() as starting:
+            for daemon in wanted:
+                starting.create_task(daemon.start())
+        if self._proxied:
+            for name, proxy in self.proxies.items():
+                proxy.target = next((node.address for node in self.nodes if node.name == name), self.vmr.address)
+
+    async def kill(self, *daemons: Daemon) -> None:
+        """SIGKILL for these, by default for all, before any of them is waited for."""
+        victims = daemons or self.daemons
+        for daemon in victims:
+            daemon.send(signal.SIGKILL)
+        for daemon in victims:
+            await daemon.ended()
+
+    async def stop(self) -> dict[str, int]:
+        """SIGTERM for all, one after another, those that hold data last; their exit codes."""
+        return {daemon.name: await daemon.stop() for daemon in (self.vms, *self.nodes, self.vmr)}
+
+    async def settled(self, seconds: float = SECONDS) -> None:
+        """Wait until every log stream runs on every replica, and every replica knows all that is committed."""
+        told: list[str] = []
+
+        async def is_settled() -> bool:
+            try:
+                told[:] = await unsettled(admin)
+            except VarlogError as error:
+                told[:] = [str(error)]
+            return not told
+
+        async with varlog.admin(self.path) as admin:
+            try:
+                await until(is_settled, seconds)
+            except TimeoutError:
+                raise AssertionError("the cluster is not in order:\n" + "\n".join(told)) from None
+
+    # Evidence
+
+    def evidence(self, history: History, liveness: LivenessPhase | None = None) -> Evidence:
+        """What the stopped cluster's disks hold, beside what clients saw."""
+        scratch = self.path / "inspected"
+        topics = topics_of(metadata_in(self.path / "meta", CID, scratch))
+        replicas = [dump for node in self.nodes for dump in replicas_in(self.volume(node.name), node.name, scratch)]
+        return Evidence(history, topics, replicas, liveness=liveness)
+
+    def keep(self, name: str) -> Path:
+        """A copy of a node's volume as it is now."""
+        kept = self.path / f"{name}.kept"
+        shutil.copytree(self.volume(name), kept)
+        return kept
+
+
+async def unsettled(admin: varlog.Admin) -> list[str]:
+    """What is not in order, in words."""
+    told = []
+    metadata = await admin.metadata()
+    replicas = {}
+    for node in metadata.nodes:
+        info = await admin.node(node.snid)
+        replicas.update({(node.snid, replica.lsid): replica for replica in info.replicas})
+    hwms = {topic.tpid: topic.hwm for topic in metadata.topics}
+    for stream in metadata.streams:
+        if stream.status is not StreamStatus.RUNNING:
+            told.append(f"log stream {stream.lsid} is {stream.status.name}")
+        for snid in stream.replicas:
+            replica = replicas.get((snid, stream.lsid))
+            wanted = (True, stream.epoch, stream.llsn_end, hwms[stream.tpid])
+            if replica is None or wanted != (replica.healthy, replica.epoch, replica.committed_end, replica.global_hwm):
+                told.append(f"the replica of log stream {stream.lsid} on node {snid} is not in order: {replica}")
+    return told

@@ -1,0 +1,54 @@
+"""The scenarios again and again, each round with a seed of its own.
+
+    python -m tests.cluster.soak --rounds 20 --seed 1
+
+A round that fails prints its seed, the violations, the end of the daemons' logs and where the history is kept; running
+with that seed and one round repeats the same scenario with the same choices, though not with the same timing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from tests.cluster.cluster import Files
+from tests.cluster.scenarios import ON_DIRECT, ON_PROXIES, live_through
+
+
+def play(seed: int) -> None:
+    """One round."""
+    rng = Random(seed)
+    proxied = rng.random() < 0.4
+    scenario = rng.choice(ON_PROXIES if proxied else ON_DIRECT)
+    files = rng.choice((Files.PLAIN, Files.FORGETFUL))
+    trims = rng.random() < 0.5
+    print(f"seed {seed}: {scenario.__name__}, {files.value} files{', trims' if trims else ''}", end="", flush=True)  # noqa: T201
+    directory = Path(tempfile.mkdtemp(prefix="varlog-soak-"))
+    begun = monotonic()
+    asyncio.run(live_through(scenario, directory / "cluster", seed=seed, files=files, proxied=proxied, trims=trims))
+    print(f": {monotonic() - begun:.1f} s")  # noqa: T201
+    shutil.rmtree(directory)
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1)
+    asked = parser.parse_args()
+    for seed in range(asked.seed, asked.seed + asked.rounds):
+        try:
+            play(seed)
+        except BaseException:
+            print(f"\nfailed; again with --rounds 1 --seed {seed}", file=sys.stderr)  # noqa: T201
+            raise
+
+
+if __name__ == "__main__":
+    main()
