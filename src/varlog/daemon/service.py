@@ -188,7 +188,7 @@ def run(main: Callable[[Service[C]], Awaitable[None]], config: C, *, writer_thre
         await Service(config).live(main)
 
     try:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
             runner.run(live())
     except BaseException as error:
         return _explain(error)
@@ -196,7 +196,7 @@ def run(main: Callable[[Service[C]], Awaitable[None]], config: C, *, writer_thre
     return Exit.OK
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     try:
         import uvloop  # noqa: PLC0415  # it is not there on every platform
     except ImportError:
