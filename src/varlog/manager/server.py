@@ -79,6 +79,8 @@ class ManagerServer:
         self.peers = Peers()
         self.metadata: Metadata | None = None
         self.infos: dict[StorageNodeID, tuple[float, Info]] = {}
+        self._met = asyncio.Event()
+        """A node has said how it is."""
         self._registrar = Registrar(self._request, self._fresh_infos)
 
     @classmethod
@@ -213,6 +215,7 @@ class ManagerServer:
         before = self.infos.get(info.snid)
         if before is None or info.boot >= before[1].boot:
             self.infos[info.snid] = (self._loop.time(), info)
+            self._met.set()
             self._act()
 
     def _fresh_infos(self) -> dict[StorageNodeID, Info]:
@@ -267,9 +270,22 @@ class ManagerServer:
     async def do(self, asked: Message) -> int:
         """Do what an operator asks for; returns the id of what was made."""
         try:
-            return await self._run(self._registrar.begin(asked))
+            made = await self._run(self._registrar.begin(asked))
         finally:
             self._look()
+        if isinstance(asked, AddNode):
+            await self._meet(StorageNodeID(made))
+        return made
+
+    async def _meet(self, snid: StorageNodeID) -> None:
+        """Wait for a new node's first answer: a topic that is asked for next may need it."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while snid not in self.infos:
+                    self._met.clear()
+                    await self._met.wait()
+        except TimeoutError:
+            self._log.warning("a node was added and does not answer", snid=snid)
 
     async def _run(self, conversation: Conversation) -> int:
         replies: Sequence[Message] | None = None
