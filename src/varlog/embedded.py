@@ -72,7 +72,7 @@ class EmbeddedCluster:
         return cluster
 
     async def _start(self, topic: str, streams: int, nodes: int, listen: str) -> None:
-        secret_file = self._prepare(nodes)
+        secret_file = prepare(self.path, nodes)
         files = OSFileSystem()
         about = MetadataRepositoryConfig(
             path=str(self.path / "metadata"), secret_file=secret_file, listen=listen, http=None
@@ -98,14 +98,6 @@ class EmbeddedCluster:
         await self._register(topic, streams, nodes)
         known = ClusterFile((address,), CID, Path(secret_file).name, topic)
         write_file(self.path / CLUSTER_FILE, known)
-
-    def _prepare(self, nodes: int) -> str:
-        for name in ("metadata", *(f"node-{number}" for number in range(1, nodes + 1))):
-            (self.path / name).mkdir(parents=True, exist_ok=True)
-        secret_file = self.path / "secret"
-        if not secret_file.exists():
-            Secret.create(secret_file)
-        return str(secret_file)
 
     async def _register(self, topic: str, streams: int, nodes: int) -> None:
         manager = self.manager
@@ -141,6 +133,16 @@ class EmbeddedCluster:
         if self.failed.done() and not self.failed.cancelled():
             self.failed.exception()
         self.failed.cancel()
+
+
+def prepare(path: Path, nodes: int) -> str:
+    """Make what is missing in a cluster's directory; the path of its secret."""
+    for name in ("metadata", *(f"node-{number}" for number in range(1, nodes + 1))):
+        (path / name).mkdir(parents=True, exist_ok=True)
+    secret_file = path / "secret"
+    if not secret_file.exists():
+        Secret.create(secret_file)
+    return str(secret_file)
 
 
 async def _until(holds: Callable[[], bool]) -> None:

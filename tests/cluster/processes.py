@@ -11,12 +11,16 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 from tests.cluster.waiting import until
 from varlog import processes
 from varlog.processes import StartFailed
 
 __all__ = ["Daemon", "StartFailed"]
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+"""Where `launch` can be imported from."""
 
 
 class Daemon(processes.Daemon):
@@ -26,6 +30,7 @@ class Daemon(processes.Daemon):
         self, name: str, program: str, directory: Path, options: Mapping[str, str], layer: Sequence[str] = ()
     ) -> None:
         super().__init__(name, program, directory, options)
+        self.cwd = ROOT
         self.layer = layer
         """What `launch` is told of files."""
 

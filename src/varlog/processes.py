@@ -1,0 +1,223 @@
+"""A cluster of real processes on this machine: for demonstrations, benchmarks and tests.
+
+    async with LocalCluster("varlog-data") as cluster:
+        async with varlog.connect(cluster.path) as log:
+            await log.append(b"hello")
+            await cluster.nodes[0].kill()
+            await cluster.nodes[0].start()
+
+`Daemon` is one process: start, kill, stop, start again where it was. Its ports are the operating system's choice at the
+first start, and the same ones afterwards, so that those who know its address find it again. What it says goes to a log
+file in the directory of the cluster.
+
+`LocalCluster` starts a metadata repository, a manager and storage nodes in a directory, registers the nodes and makes a
+topic; what an earlier one left there it starts again. The directory is laid out as `varlog.embedded` does it.
+
+What always holds: every wait has a deadline; signals go to a process by its id; and a daemon ends with the process that
+started it, however that ends (see `varlog.daemon.child`). Linux only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from varlog.client.admin import admin
+from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
+from varlog.embedded import CID, NODES, prepare
+
+SECONDS: Final = 30.0
+"""How long a daemon may take to start, or to end."""
+LINES: Final = 40
+"""How much of a log is shown."""
+
+
+class StartFailed(Exception):
+    """A daemon ended instead of serving."""
+
+    def __init__(self, name: str, code: int, said: str) -> None:
+        super().__init__(f"{name} ended with exit code {code} and said:\n{said}")
+        self.code = code
+        self.said = said
+
+
+class Daemon:
+    """See the module's text. `program` is `vsn`, `vmr` or `vms`."""
+
+    def __init__(self, name: str, program: str, directory: Path, options: Mapping[str, str]) -> None:
+        self.name = name
+        self.program = program
+        self.log = directory / f"{name}.log"
+        self.options = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "log_format": "console", **options}
+        """By key of the config file; those that hold at the next start."""
+        self.flags: list[str] = []
+        """What options cannot say."""
+        self.cwd: Path | None = None
+        """Where it runs, if not where its starter does."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Where it listens, from the first start on."""
+        return self.options["listen"]
+
+    @property
+    def http(self) -> str:
+        """Where it serves /metrics and /healthz, from the first start on."""
+        return self.options["http"]
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def was_started(self) -> bool:
+        return self._process is not None
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, f"{self.name} was never started"
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start it and wait until it serves; `StartFailed` if it ends instead."""
+        assert not self.alive, f"{self.name} is running"
+        begin = self.log.stat().st_size if self.log.exists() else 0
+        told = (await self._launch()).split()
+        if not told:
+            raise StartFailed(self.name, await self.ended(), self.log.read_bytes()[begin:].decode())
+        self.options["listen"] = told[0]
+        if len(told) > 1:
+            self.options["http"] = told[1]
+
+    async def _launch(self) -> str:
+        """What it says when it is ready; nothing if it is never."""
+        readable, writable = os.pipe()
+        self._process = self._spawn(writable)
+        os.close(writable)
+        reader = asyncio.StreamReader()
+        pipe = os.fdopen(readable, "rb")
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
+        try:
+            return (await asyncio.wait_for(reader.read(), SECONDS)).decode()
+        finally:
+            transport.close()
+
+    def _spawn(self, ready_fd: int) -> subprocess.Popen[bytes]:
+        flags = [word for key, value in self.options.items() for word in (f"--{key.replace('_', '-')}", value)]
+        command = [*self.command(), "start", *flags, *self.flags, "--ready-fd", str(ready_fd)]
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                command, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[ready_fd]
+            )
+
+    def command(self) -> Sequence[str]:
+        """What starts the program."""
+        return [sys.executable, "-m", "varlog.daemon.child", str(os.getpid()), self.program]
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal; to one that has ended, nothing."""
+        if self.alive:
+            os.kill(self.pid, number)
+
+    async def ended(self, seconds: float = SECONDS) -> int:
+        """Wait for its end; the exit code."""
+        process = self._process
+        assert process is not None, f"{self.name} was never started"
+        if process.poll() is None:
+            loop = asyncio.get_running_loop()
+            end = asyncio.Event()
+            watched = os.pidfd_open(process.pid)
+            loop.add_reader(watched, end.set)
+            try:
+                await asyncio.wait_for(end.wait(), seconds)
+            finally:
+                loop.remove_reader(watched)
+                os.close(watched)
+        return process.wait()
+
+    async def kill(self) -> None:
+        """SIGKILL, and it is gone."""
+        self.send(signal.SIGKILL)
+        await self.ended()
+
+    async def stop(self) -> int:
+        """SIGTERM, as its supervisor does; the exit code."""
+        self.send(signal.SIGTERM)
+        return await self.ended()
+
+    def said(self) -> str:
+        """The end of its log."""
+        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return "\n".join(lines[-LINES:])
+
+
+class LocalCluster:
+    """See the module's text. The topic is made if there is none of that name."""
+
+    def __init__(self, path: str | Path, *, nodes: int = NODES, topic: str = DEFAULT_TOPIC, streams: int = 1) -> None:
+        self.path = Path(path)
+        """By which clients find it."""
+        self._topic = topic
+        self._streams = streams
+        self._secret_file = prepare(self.path, nodes)
+        self.vmr = self._daemon("vmr", path=str(self.path / "metadata"))
+        self.vms = self._daemon("vms")
+        self.nodes = [
+            self._daemon(f"vsn{number}", volumes=str(self.path / f"node-{number}"), snid=str(number))
+            for number in range(1, nodes + 1)
+        ]
+
+    def _daemon(self, name: str, **options: str) -> Daemon:
+        common = {"cluster": str(CID), "secret_file": self._secret_file}
+        return Daemon(name, name.rstrip("0123456789"), self.path, common | options)
+
+    @property
+    def daemons(self) -> list[Daemon]:
+        return [self.vmr, self.vms, *self.nodes]
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def _start(self) -> None:
+        await self.vmr.start()
+        known = ClusterFile((self.vmr.address,), CID, Path(self._secret_file).name, self._topic)
+        write_file(self.path / CLUSTER_FILE, known)
+        async with asyncio.TaskGroup() as starting:
+            for daemon in self.daemons[1:]:
+                daemon.options["metadata_repository"] = self.vmr.address
+                starting.create_task(daemon.start())
+        async with admin(self.path) as operator:
+            registered = {node.snid for node in await operator.nodes()}
+            for number, node in enumerate(self.nodes, 1):
+                if number not in registered:
+                    await operator.add_node(node.address)
+            if self._topic not in {topic.name for topic in await operator.topics()}:
+                await operator.add_topic(self._topic, streams=self._streams)
+
+    async def stop(self) -> None:
+        """End every daemon in good order; one that does not end in time is killed."""
+        for daemon in reversed(self.daemons):
+            daemon.send(signal.SIGTERM)
+        for daemon in self.daemons:
+            if daemon.was_started:
+                try:
+                    await daemon.ended()
+                except TimeoutError:
+                    await daemon.kill()
