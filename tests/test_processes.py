@@ -1,4 +1,4 @@
-"""A cluster of real processes in a directory: it serves, survives the loss of a process, and is there again next time."""
+"""A cluster of real processes in a directory: it serves, outlives the loss of one, and is there again next time."""
 
 from __future__ import annotations
 
