@@ -75,14 +75,12 @@ HEADER_BYTES: Final = HEADER.size
 
 _CHECKED_FROM = 8
 _PROLOGUE: Final = struct.Struct("<II")
-_EXTENSION: Final = struct.Struct("<HH")
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _PADDING: Final = tuple(bytes(-length % 8) for length in range(8))
 _PAIR: Final = struct.Struct("<2i")
 
-# Of a plain batch: version, codec and flags are one number; header_bytes and what is reserved another; the first two
-# offsets belong to it.
-_PLAIN: Final = struct.Struct("<IIIIIIQQqIIii")
+# Of a plain batch: version, codec and flags are one number; header_bytes and what is reserved another.
+_PLAIN: Final = struct.Struct("<IIIIIIQQqII")
 _SINGLE_CHECKED: Final = struct.Struct("<IIIIQQqIIii")
 _PLAIN_FORMAT: Final = VERSION
 _PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
@@ -206,7 +204,7 @@ def encode(
             return single
     if codec not in _KNOWN_CODECS:
         raise UnknownCodec(f"codec {codec} is none of {', '.join(f'{c.value} ({c.name})' for c in Codec)}")
-    extension_bytes = _encode_extensions(extensions) if extensions else b""
+    extension_bytes = encode_extensions(extensions, HEADER_BYTES) if extensions else b""
     header_bytes = HEADER_BYTES + len(extension_bytes)
     offsets, data = _arrow().parts_of(entries) if _is_arrow(entries) else _sequence_parts(entries)
     count = len(offsets) // 4 - 1
@@ -274,17 +272,19 @@ def _open_verified(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], 
         raise ChecksumMismatch(f"the batch says crc32c {stated:#010x}, its bytes have {actual:#010x}")
     # Only now can an odd field be believed to be what the writer wrote, and not what a disk or a wire made of it.
     _check_header(header, reserved)
-    extensions = _decode_extensions(header, view)
+    extensions = decode_extensions(view[HEADER_BYTES : header.header_bytes])
     body = _body_of(header, view)
     _check_body(header, body)
     return header, extensions, body
 
 
 def _open_trusted(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:
+    plain = _plain_header(view)
+    if plain is not None:
+        return plain, _NO_EXTENSIONS, view[HEADER_BYTES:]
     header = peek_header(view)
     _check_length(header, view)
-    extensions = _NO_EXTENSIONS if header.header_bytes == HEADER_BYTES else _decode_extensions(header, view)
-    return header, extensions, _body_of(header, view)
+    return header, decode_extensions(view[HEADER_BYTES : header.header_bytes]), _body_of(header, view)
 
 
 # The plain batch
@@ -307,40 +307,50 @@ def _encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int)
     return _PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
 
 
-def _verify_plain(view: memoryview) -> BatchHeader | None:
-    """The header of a plain batch that is sound in every respect; None says nothing about what it is instead."""
+def _plain_header(view: memoryview) -> BatchHeader | None:
+    """The header of a plain batch, every field of which is as it should be; None says nothing about what it is
+    instead."""
     length = len(view)
     if length < HEADER_BYTES + 8:
         return None
-    (magic, stated, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
-     reserved, begin, end) = _PLAIN.unpack_from(view)  # fmt: skip
+    (magic, _, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
+     reserved) = _PLAIN.unpack_from(view)  # fmt: skip
     if (
         magic != MAGIC
         or plain_format != _PLAIN_FORMAT
         or header_bytes != HEADER_BYTES
         or reserved
-        or begin
         or not 0 < count <= _FEW
         or length_field != length
-        or HEADER_BYTES + body_bytes != length
         or length > _PLAIN_BYTES
-        or crc32c(view[_CHECKED_FROM:]) != stated
+        or HEADER_BYTES + body_bytes != length
+        or body_bytes < 4 * count + 4
+        or body_bytes % 8
     ):
-        return None
-    data_from = HEADER_BYTES + 8
-    if count > 1:
-        data_from = HEADER_BYTES + _padded(4 * count + 4)
-        if data_from > length:
-            return None
-        offsets = struct.unpack_from(f"<{count + 1}i", view, HEADER_BYTES)
-        end = offsets[-1]
-        if sorted(offsets) != [*offsets] or (not count % 2 and view[data_from - 4 : data_from] != _PADDING[4]):
-            return None
-    data_end = data_from + end
-    if end < 0 or data_end + -data_end % 8 != length or view[data_end:] != _PADDING[end % 8]:
         return None
     header = (length, VERSION, 0, 0, count, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
     return _new_tuple(BatchHeader, header)
+
+
+def _verify_plain(view: memoryview) -> BatchHeader | None:
+    """The header of a plain batch that is sound in every respect; None says nothing about what it is instead."""
+    header = _plain_header(view)
+    if header is None or crc32c(view[_CHECKED_FROM:]) != _PROLOGUE.unpack_from(view)[1]:
+        return None
+    count = header[4]
+    if count == 1:
+        begin, end = _PAIR.unpack_from(view, HEADER_BYTES)
+        data_from = HEADER_BYTES + 8
+    else:
+        offsets = struct.unpack_from(f"<{count + 1}i", view, HEADER_BYTES)
+        begin, end = offsets[0], offsets[-1]
+        data_from = HEADER_BYTES + _padded(4 * count + 4)
+        if sorted(offsets) != [*offsets] or (not count % 2 and view[data_from - 4 : data_from] != _PADDING[4]):
+            return None
+    data_end = data_from + end
+    if begin or end < 0 or data_end + -data_end % 8 != header[0] or view[data_end:] != _PADDING[end % 8]:
+        return None
+    return header
 
 
 # Entries in
@@ -439,33 +449,6 @@ def _check_header(header: BatchHeader, reserved: int) -> None:
         raise MalformedBatch(f"{header.body_bytes} bytes cannot hold {header.count} entries")
     if header.codec == Codec.NONE and header_bytes + header.body_bytes != header.length:
         raise MalformedBatch("header and body do not add up to the batch's length")
-
-
-def _encode_extensions(extensions: Mapping[int, bytes]) -> bytes:
-    parts: list[bytes] = []
-    size = HEADER_BYTES
-    for tag, value in sorted(extensions.items()):
-        size += _padded(_EXTENSION.size + len(value))
-        if size > limits.MAX_BATCH_HEADER_BYTES:
-            raise InvalidArgument(f"extensions make the header longer than {limits.MAX_BATCH_HEADER_BYTES} bytes")
-        if not 0 < tag <= 0xFFFF:
-            raise InvalidArgument(f"extension tag {tag} is not in 1..65535")
-        parts += (_EXTENSION.pack(tag, len(value)), value, _PADDING[(_EXTENSION.size + len(value)) % 8])
-    return b"".join(parts)
-
-
-def _decode_extensions(header: BatchHeader, view: memoryview) -> Mapping[int, bytes]:
-    extensions: dict[int, bytes] = {}
-    at, end, last = HEADER_BYTES, header.header_bytes, 0
-    while at < end:
-        tag, length = _EXTENSION.unpack_from(view, at)
-        begin = at + _EXTENSION.size
-        at = _padded(begin + length)
-        if tag <= last or at > end or any(view[begin + length : at]):
-            raise MalformedBatch(f"extension {tag} is out of order, too long, or not padded with zeros")
-        extensions[tag] = bytes(view[begin : begin + length])
-        last = tag
-    return extensions
 
 
 # Body

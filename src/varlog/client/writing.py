@@ -194,7 +194,7 @@ class Pool:
 
     def tick(self, now: float) -> None:
         self._judge(now)
-        if any(writer.outstanding and writer.silence(now) >= SILENT_SECONDS for writer in self._writers):
+        if any(writer.has_nowhere or writer.silence(now) >= SILENT_SECONDS for writer in self._writers):
             self._appends.investigate(now)
 
     def _judge(self, now: float) -> None:
