@@ -59,6 +59,10 @@ MAX_CUTS_HELD: Final = 4096
 MAX_CUTS_HELD_IN_ALL: Final = 65536
 """Over all log streams: they are part of the metadata's snapshot, which is one value of the store."""
 MAX_TOPIC_NAME: Final = 255
+MAX_ADDRESS: Final = 300
+MAX_VOLUMES: Final = 256
+"""Of one storage node."""
+MAX_VOLUME_PATH: Final = 4096
 MAX_PENDING_DECISIONS: Final = 1024
 MAX_CUTS_PER_REPLY: Final = 1024
 METADATA_VALUE_BYTES: Final = 8 * MIB
@@ -82,6 +86,8 @@ MAX_CONNECTIONS: Final = 1024
 """Connections of one server."""
 MAX_CONTROL_BYTES: Final = 8 * MIB
 MAX_PING_BYTES: Final = 4 * KIB
+MAX_DETAIL: Final = 500
+"""Characters of what a control message says of an error."""
 RECEIVE_BUFFER_BYTES: Final = 256 * KIB
 RECEIVE_BYTES_IN_ALL: Final = 128 * MIB
 """Of frames larger than the receive buffer that are being received by one process."""

@@ -29,7 +29,7 @@ from varlog.core.messages import (
     UnsealStream,
 )
 from varlog.core.metastate import AnyEntry, MetadataState, Stream
-from varlog.types import FIRST_EPOCH, Epoch, LogStreamID, StorageNodeID, StreamStatus
+from varlog.types import FIRST_EPOCH, MAX_ID, Epoch, LogStreamID, StorageNodeID, StreamStatus
 
 
 class Already(NamedTuple):
@@ -77,6 +77,7 @@ def _decide_on_member(state: MetadataState, request: Message) -> Decision:
         case UnregisterNode():
             return unregister_node(state, request)
         case RegisterManager(_, address):
+            _check_place(address)
             return ALREADY if state.manager == address else m.ManagerRegistered(address)
         case _:
             raise errors.InvalidArgument(f"{type(request).__name__} is nothing to decide on")
@@ -84,6 +85,9 @@ def _decide_on_member(state: MetadataState, request: Message) -> Decision:
 
 def register_node(state: MetadataState, request: RegisterNode) -> Decision:
     """A node is registered once; where it is afterwards, it says itself."""
+    if not 1 <= request.snid <= MAX_ID:
+        raise errors.InvalidArgument(f"a storage node's id goes from 1 to {MAX_ID}, not {request.snid}")
+    _check_place(request.address, request.volumes)
     node = state.nodes.get(request.snid)
     if node is None:
         if len(state.nodes) >= limits.MAX_NODES:
@@ -98,6 +102,7 @@ def announce_node(state: MetadataState, request: AnnounceNode) -> Decision:
     node = state.nodes.get(request.snid)
     if node is None:
         raise errors.UnknownNode(f"storage node {request.snid} is not registered; add it with its address")
+    _check_place(request.address, request.volumes)
     if (node.address, node.volumes) == (request.address, request.volumes):
         return ALREADY
     return m.NodeRegistered(request.snid, request.address, request.volumes)
@@ -205,6 +210,10 @@ def register_stream(state: MetadataState, request: RegisterStream) -> Decision:
         if stream.replicas == request.replicas and stream.status is not StreamStatus.ABORTED:
             return ALREADY
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} already")
+    if request.volumes:
+        _check_place("", request.volumes)
+        if len(request.volumes) != len(request.replicas):
+            raise errors.InvalidArgument(f"{len(request.volumes)} volumes for {len(request.replicas)} replicas")
     wanted = state.topics[stream.tpid].replication_factor
     if len(request.replicas) != wanted:
         raise errors.InvalidArgument(f"log stream {stream.lsid} has {wanted} replicas, not {len(request.replicas)}")
@@ -246,3 +255,13 @@ def _check_set(state: MetadataState, replicas: tuple[StorageNodeID, ...]) -> Non
     for snid in replicas:
         if snid not in state.nodes:
             raise errors.UnknownNode(f"storage node {snid} is not registered")
+
+
+def _check_place(address: str, volumes: tuple[str, ...] = ()) -> None:
+    """Metadata is kept and sent as a whole; no single part of it may be of any size."""
+    if len(address) > limits.MAX_ADDRESS:
+        raise errors.InvalidArgument(f"an address has at most {limits.MAX_ADDRESS} characters, not {len(address)}")
+    if len(volumes) > limits.MAX_VOLUMES:
+        raise errors.InvalidArgument(f"a storage node has at most {limits.MAX_VOLUMES} volumes, not {len(volumes)}")
+    if max(map(len, volumes), default=0) > limits.MAX_VOLUME_PATH:
+        raise errors.InvalidArgument(f"a volume's path has at most {limits.MAX_VOLUME_PATH} characters")

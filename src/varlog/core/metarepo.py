@@ -117,11 +117,13 @@ class _Write(NamedTuple):
 
 
 class _Node:
-    __slots__ = ("boot", "seq", "told")
+    __slots__ = ("boot", "is_ahead", "seq", "told")
 
     def __init__(self, boot: int) -> None:
         self.boot = boot
         self.seq = 0
+        self.is_ahead = False
+        """It knows of a later version, and the store is being asked about that."""
         self.told: Version | None = None
         """The version up to which the node has been sent everything; None before it was given a snapshot."""
 
@@ -224,11 +226,10 @@ class MetadataRepository:
         self._is_reading_tail = False
         self._tallies = Tallies()
         self._nodes.clear()
-        self._hosts.clear()
         self._write = None
         for stream in self.state.streams.values():
             self._tallies.follow(stream)
-            self._hosts.setdefault(stream.tpid, set()).update(stream.replicas)
+        self._find_hosts()
         self._pump()
 
     def _step_down(self) -> None:
@@ -295,7 +296,8 @@ class MetadataRepository:
             return
         node.seq = report.seq
         if report.version > self.state.version:
-            self._on_node_ahead(report)
+            if not node.is_ahead:
+                self._on_node_ahead(report, node)
             return
         self._tallies.count(report.snid, report.lines)
         if node.told is None or report.ask:
@@ -306,15 +308,17 @@ class MetadataRepository:
             keep_alive = Commit(self.term, node.told, node.told, self.state.time, (), ())
             self._send(node_address(report.snid), keep_alive)
 
-    def _on_node_ahead(self, report: Report) -> None:
+    def _on_node_ahead(self, report: Report, node: _Node) -> None:
         """A node knows of a later version: another leads, or metadata has gone back and the node must stop (rule 5).
         Only the store can tell which."""
-
         led = self._leader_revision
+        node.is_ahead = True
 
         def on_read(outcome: ReadOutcome) -> None:
-            node = self._nodes.get(report.snid)
-            if led != self._leader_revision or node is None or not isinstance(outcome, ReadResult):
+            node.is_ahead = False
+            if led != self._leader_revision or self._nodes.get(report.snid) is not node:
+                return
+            if not isinstance(outcome, ReadResult):
                 return
             if outcome.kvs[LEADER_KEY].revision != led:
                 self._observe(Branch.RULE1_FENCED)
@@ -414,7 +418,8 @@ class MetadataRepository:
             try:
                 decision = decide(self.state, asked.message)
             except errors.VarlogError as error:
-                refusal = Decided(asked.request, error.code, self.state.version, detail=str(error))
+                detail = str(error)[: limits.MAX_DETAIL]
+                refusal = Decided(asked.request, error.code, self.state.version, detail=detail)
                 self._send(asked.source, refusal)
                 continue
             if isinstance(decision, Already):
@@ -551,6 +556,8 @@ class MetadataRepository:
                 self._tell(stream.tpid, version, epochs=((int(lsid), int(stream.epoch), int(stream.llsn_end)),))
             case m.TopicDeleted() | m.StreamUnregistered():
                 self._follow_removal()
+            case m.NodeUnregistered(snid):
+                self._nodes.pop(snid, None)
             case m.Trimmed(tpid, _):
                 self._tell(tpid, version, trims=((int(tpid), int(self.state.topics[tpid].trim)),))
             case _:
@@ -560,8 +567,12 @@ class MetadataRepository:
         """The nodes are not told: what they still hold gets no cut, and its watermark is raised no more."""
         for lsid in self._tallies.lsids() - self.state.streams.keys():
             self._tallies.drop(lsid)
-        for tpid in self._hosts.keys() - self.state.topics.keys():
-            del self._hosts[tpid]
+        self._find_hosts()
+
+    def _find_hosts(self) -> None:
+        self._hosts.clear()
+        for stream in self.state.streams.values():
+            self._hosts.setdefault(stream.tpid, set()).update(stream.replicas)
 
     def _tell(
         self,

@@ -7,11 +7,14 @@ peer are both kept, and the newer one is used.
 
 from __future__ import annotations
 
+import time
+
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.messages import Message
 from varlog.types import StorageNodeID
 from varlog.wire.connection import Connection
 from varlog.wire.hello import Role
+from varlog.wire.hot import Ping, Pong
 
 
 class Peers:
@@ -64,3 +67,16 @@ class Peers:
         """False if nobody is there, or more is waiting to be sent than may."""
         connection = self._newest.get(address)
         return connection is not None and connection.send(message)
+
+    def close(self) -> None:
+        """Close every connection: nothing more is received from any."""
+        for connection in [*self._names]:
+            connection.close()
+
+
+def answers_ping(connection: Connection, message: Message) -> bool:
+    """Whether it was a ping, which every server answers whoever asks."""
+    if not isinstance(message, Ping):
+        return False
+    connection.send(Pong(message.request, int(time.time() * 1_000_000)))
+    return True

@@ -20,23 +20,36 @@ from typing import Final
 from varlog import errors
 from varlog.core.address import Address
 from varlog.core.messages import (
+    AbortStream,
     AnnounceNode,
+    CreateStream,
+    CreateTopic,
+    DeleteTopic,
     FetchCuts,
     GetMetadata,
     GetTail,
     Message,
+    RegisterManager,
+    RegisterNode,
+    RegisterStream,
     Report,
+    RunStream,
+    SealStream,
     TrimTopic,
+    UnregisterNode,
+    UnregisterStream,
+    UnsealStream,
 )
 from varlog.core.metarepo import MetadataRepository
 from varlog.core.metarepo import Role as Lead
 from varlog.daemon import logs
 from varlog.daemon.config import MetadataRepositoryConfig
-from varlog.daemon.peers import Peers
+from varlog.daemon.peers import Peers, answers_ping
 from varlog.metarepo.journal import Journal
 from varlog.storage.files import FileSystem
 from varlog.types import ClusterID
 from varlog.wire.connection import Connection
+from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Identity, Role
 from varlog.wire.secret import Secret
 from varlog.wire.server import Server
@@ -44,12 +57,31 @@ from varlog.wire.server import Server
 TICK: Final = 0.2
 IDLE_TICK: Final = 1.0
 
-_ACCEPTED: Final[dict[Role, frozenset[type[Message]] | None]] = {
+_ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetTail, TrimTopic}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
-    Role.MANAGER: None,
+    Role.MANAGER: frozenset[type[Message]](
+        {
+            GetMetadata,
+            RegisterManager,
+            RegisterNode,
+            UnregisterNode,
+            CreateTopic,
+            DeleteTopic,
+            CreateStream,
+            RegisterStream,
+            UnregisterStream,
+            AbortStream,
+            SealStream,
+            UnsealStream,
+            RunStream,
+        }
+    ),
 }
-"""What each may ask for; None: anything (M4)."""
+"""What each may ask for; only the manager may ask for changes of the cluster (M4)."""
+
+_OF_A_NODE: Final = frozenset[type[Message]]({Report, FetchCuts, AnnounceNode})
+_WITH_ADDRESS: Final = frozenset[type[Message]]({RegisterNode, AnnounceNode, RegisterManager})
 
 
 class MetadataRepositoryServer:
@@ -62,6 +94,7 @@ class MetadataRepositoryServer:
         self._log = logs.get()
         self._timer: asyncio.TimerHandle | None = None
         self._is_active = True
+        self._has_failed = False
         self._server: Server
         self.peers = Peers()
         self.branches: Counter[object] = Counter()
@@ -81,8 +114,10 @@ class MetadataRepositoryServer:
         try:
             metadata = cls(journal, failed)
             metadata.repository.campaign(time.time())
-            while metadata.repository.role in (Lead.CAMPAIGNING, Lead.LOADING):
+            while metadata.repository.role in (Lead.CAMPAIGNING, Lead.LOADING) and not metadata._has_failed:
                 metadata._drive()
+            if metadata.repository.role is not Lead.LEADING:
+                raise errors.JournalFailed(f"the metadata journal in {config.path} cannot be led: {journal.failed}")
             identity = Identity(cid, Role.METADATA_REPOSITORY)
             metadata._server = await Server.start(config.listen, identity, frozenset(_ACCEPTED), secret, metadata)
         except BaseException:
@@ -110,17 +145,14 @@ class MetadataRepositoryServer:
         self._log.debug("connected", peer=address, remote=connection.remote)
 
     def on_message(self, connection: Connection, message: Message) -> None:
-        role = connection.peer.role
-        accepted = _ACCEPTED[role]
-        if accepted is not None and type(message) not in accepted:
-            what = f"the metadata repository does not take {type(message).__name__} from a {role.name}"
-            connection.close(errors.ProtocolError(what))
+        if type(message) not in _ACCEPTED[connection.peer.role] and answers_ping(connection, message):
             return
+        _check(connection.peer, message)
         self._is_active = True
         try:
             self.repository.on_message(self.peers.name(connection), message, time.time())
         except errors.InvalidArgument as error:
-            connection.close(errors.ProtocolError(str(error)))
+            raise errors.ProtocolError(str(error)) from error
         except errors.VarlogError as error:
             self._fail(error)
 
@@ -139,7 +171,10 @@ class MetadataRepositoryServer:
         self.branches[what] += 1
 
     def _fail(self, error: errors.VarlogError) -> None:
+        """Decide nothing more, whatever has arrived already."""
         self._log.critical("stopping to protect data", error=str(error))
+        self._has_failed = True
+        self.peers.close()
         self._failed(error)
 
     # The journal
@@ -149,7 +184,7 @@ class MetadataRepositoryServer:
 
     def _drive(self) -> None:
         journal = self._journal
-        while (group := journal.take()) is not None:
+        while not self._has_failed and (group := journal.take()) is not None:
             journal.write(group)
             journal.sync(group)
             self.groups += group.needs_sync
@@ -163,7 +198,26 @@ class MetadataRepositoryServer:
                 return
 
     def _tick(self) -> None:
-        self._journal.tick(self._loop.time())
-        self.repository.tick(time.time())
+        if self._has_failed:
+            return
         self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
         self._is_active = False
+        try:
+            self._journal.tick(self._loop.time())
+            self.repository.tick(time.time())
+        except errors.VarlogError as error:
+            self._fail(error)
+
+
+def _check(peer: Identity, message: Message) -> None:
+    """Who may say what: by their role, and a storage node only of itself."""
+    kind = type(message)
+    if kind not in _ACCEPTED[peer.role]:
+        raise errors.ProtocolError(f"the metadata repository does not take {kind.__name__} from a {peer.role.name}")
+    if kind in _OF_A_NODE and message.snid != peer.node_id:  # type: ignore[attr-defined]
+        raise errors.ProtocolError(f"storage node {peer.node_id} speaks for another one")
+    if kind in _WITH_ADDRESS:
+        try:
+            parse_address(message.address)  # type: ignore[attr-defined]
+        except errors.InvalidArgument as error:
+            raise errors.ProtocolError(str(error)) from error
