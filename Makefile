@@ -38,7 +38,7 @@ lint: $(STAMP) ## style and likely mistakes
 	$(RUN) -m ruff format --check .
 
 .PHONY: typecheck
-typecheck: $(STAMP) ## mypy --strict over src, tests and benchmarks
+typecheck: $(STAMP) ## mypy --strict over everything
 	$(RUN) -m mypy
 
 .PHONY: bench
