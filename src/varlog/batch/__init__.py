@@ -52,6 +52,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from crc32c import crc32c
 
 from varlog import limits, types
+from varlog.batch.extensions import decode_extensions, encode_extensions
 from varlog.errors import (
     BatchTooLarge,
     ChecksumMismatch,
