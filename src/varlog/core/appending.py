@@ -168,6 +168,11 @@ class Writer:
         """Where the writer is, or was last."""
         return self._lsid
 
+    @property
+    def has_nowhere(self) -> bool:
+        """It has something to append and knows no log stream that takes it."""
+        return bool(self._queue) and self._open is None
+
     def silence(self, now: float) -> float:
         """For how long it has been waiting for an answer and heard none."""
         return now - self._heard_at if self._sent else 0.0
