@@ -24,7 +24,7 @@ from tests.cluster.inspection import metadata_in, replicas_in, topics_of
 from tests.cluster.processes import Daemon
 from tests.cluster.proxy import BreakingProxy
 from tests.cluster.waiting import SECONDS, until
-from varlog.errors import Unreachable, VarlogError
+from varlog.errors import VarlogError
 from varlog.sim.evidence import Evidence, LivenessPhase
 from varlog.sim.history import History
 from varlog.types import ClusterID, StreamStatus
@@ -121,17 +121,7 @@ class Cluster:
         async with varlog.admin(self.path) as admin:
             for node in self.nodes:
                 await admin.add_node(node.options.get("advertise", node.address))
-            await self._make_topic(admin)
-
-    async def _make_topic(self, admin: varlog.Admin) -> None:
-        async def is_made() -> bool:
-            try:
-                await admin.add_topic(TOPIC, streams=self._streams)
-            except Unreachable:  # the manager has not heard of every node yet
-                return False
-            return True
-
-        await until(is_made)
+            await admin.add_topic(TOPIC, streams=self._streams)
 
     def _way_to_vmr(self, name: str) -> str:
         return self.proxies[f"{name} to vmr"].address if self._proxied else self.vmr.address

@@ -38,6 +38,8 @@ from varlog.core.messages import (
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus
 
 LOOK_AGAIN: Final = 0.05
+MANAGER_SECONDS: Final = 2.0
+"""How long a manager that was started just now may take to register."""
 NO_MANAGER: Final = "no manager has registered with the cluster; start one with `vms start`"
 
 
@@ -151,12 +153,12 @@ class Admin:
     async def _manage(self, build: Callable[[int], Message], deadline: float) -> int:
         """Have the manager do something; the id of what it made."""
         session = self._session
-        manager = session.manager()
-        if manager is None:
+        give_up = min(deadline, session.loop.time() + MANAGER_SECONDS)
+        while (manager := session.manager()) is None:
+            if session.loop.time() > give_up:
+                raise errors.Unreachable(NO_MANAGER)
+            await asyncio.sleep(LOOK_AGAIN)
             await session.refreshed(deadline)
-            manager = session.manager()
-        if manager is None:
-            raise errors.Unreachable(NO_MANAGER)
         answer = await session.asking.ask(build, deadline, of=manager, repeats=False, changes=True)
         assert isinstance(answer, Managed)
         return answer.value

@@ -48,6 +48,7 @@ HEARTBEAT: Final = 0.3
 FRESH: Final = 1.0
 """A node that has not answered for so long is not counted on."""
 ANSWER_SECONDS: Final = 5.0
+LOOK_AGAIN: Final = 0.02
 
 _ASKED: Final = frozenset[type[Message]]({AddNode, RemoveNode, AddTopic, RemoveTopic, AddStream, RemoveStream})
 
