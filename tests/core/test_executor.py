@@ -79,14 +79,25 @@ def test_too_much_that_is_uncommitted_is_refused_for_now(monkeypatch: pytest.Mon
 def test_O1_a_backup_takes_a_batch_exactly_at_its_end_and_acknowledges_it_when_durable() -> None:
     replica = Replica().run(*BACKUP)
     replica.replicate(1, 1, b"a", b"b")
+    replica.executor.tick(0.1)
     assert replica.sent == []
     replica.sync()
+    replica.executor.tick(0.2)
     assert replica.sent == [("sn/2", ReplicateAck(LSID, ME, Epoch(2), True, LLSN(3), LLSN(3)))]
     replica.sent.clear()
     replica.replicate(3, 4)
     replica.replicate(1, 1, b"a", b"b")
     assert replica.ends == (1, 3, 3)
     assert [m.received_end for m in replica.messages(ReplicateAck)] == [3, 3], "it says what it has"
+
+
+def test_O1_a_cut_says_what_an_acknowledgement_would() -> None:
+    replica = Replica().run(*BACKUP)
+    replica.replicate(1, 1, b"a", b"b")
+    replica.sync()
+    replica.commit(1, 3)
+    replica.executor.tick(0.1)
+    assert replica.messages(ReplicateAck) == []
 
 
 @pytest.mark.parametrize("epoch", [1, 4])

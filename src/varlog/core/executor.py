@@ -124,6 +124,8 @@ class LogStreamExecutor:
         """Appends of a passed epoch whose fate this replica will know once it reaches its seal point."""
         self._backups: Backups | None = None
         self._version_at_tick = Version(0)
+        self._owes_ack = False
+        """The primary is to be told how far this backup is, if no cut tells it soon: the next tick will see."""
 
     # Recovery: B3, B7, B10
 
@@ -274,7 +276,7 @@ class LogStreamExecutor:
         elif self._promise is not None or self._pending.is_full(len(message.batch)):
             return  # the primary sends it again, or gives up
         elif message.llsn == self.end:
-            self._store(message.prev_sequence, header, message.batch)  # acknowledged when it is durable
+            self._store(message.prev_sequence, header, message.batch)  # acknowledged when it is durable, by a cut or by the tick
         else:
             self._check_repeated(message, header)
             self._send_ack(source)
@@ -312,11 +314,14 @@ class LogStreamExecutor:
             self._backups.connected(snid, self._pending, now)
 
     def tick(self, now: float) -> None:
-        """Flush commit contexts that nothing followed; send again what backups have not acknowledged, and give up on
-        a backup that stays silent (M7)."""
+        """Flush commit contexts that nothing followed; as a backup, say how far it is while no cut does; as a primary,
+        send again what backups have not acknowledged, and give up on one that stays silent (M7)."""
         if self.durable_version < self.version == self._version_at_tick and self.healthy:
             self.log.flush_commits()
         self._version_at_tick = self.version
+        if self._owes_ack and self._pending and self.state is RUNNING:
+            self._send_ack(node_address(self.primary))
+        self._owes_ack = False
         if self._backups is None or self.state is not RUNNING:
             return
         if self._backups.tick(self._pending, now):
@@ -344,8 +349,7 @@ class LogStreamExecutor:
         if end > self.durable_end:
             self.durable_end = end
             self.changed = True
-        if self.state is RUNNING and self.primary != self.snid:
-            self._send_ack(node_address(self.primary))
+        self._owes_ack = self.state is RUNNING and self.primary != self.snid
 
     def _on_promise_durable(self) -> None:
         # File order makes the record a barrier: every batch staged before it is durable too.
@@ -430,7 +434,6 @@ class LogStreamExecutor:
         self.local_hwm = GLSN(cc.glsn_end - 1)
         self.global_hwm = cc.hwm
         self.version = cc.version
-        self.changed = True
         if self._backups is not None:
             self._backups.committed(cc.llsn_end)
         self.log.stage_commit(cc)

@@ -28,7 +28,7 @@ from varlog.core.messages import (
     Unseal,
     UnsealStream,
 )
-from varlog.types import GLSN, Epoch, ReplicaState, StorageNodeID, StreamStatus
+from varlog.types import GLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 
 ChoosePrimary = Callable[[StreamInfo], StorageNodeID]
 
@@ -54,9 +54,10 @@ def reconcile(
 ) -> list[Step]:
     """The next steps for every log stream. `infos` holds the nodes that answered lately."""
     steps: list[Step] = []
+    hosted = {snid: {replica.lsid: replica for replica in info.replicas} for snid, info in infos.items()}
     trims = {topic.tpid: topic.trim for topic in metadata.topics}
     for stream in metadata.streams:
-        replicas = _replicas(stream, infos)
+        replicas = _replicas(stream, hosted)
         if stream.status is StreamStatus.RUNNING:
             steps.extend(_watch(stream, replicas, request))
         elif stream.status is StreamStatus.SEALED:
@@ -66,15 +67,11 @@ def reconcile(
     return steps
 
 
-def _replicas(stream: StreamInfo, infos: Mapping[StorageNodeID, Info]) -> dict[StorageNodeID, ReplicaInfo]:
+def _replicas(
+    stream: StreamInfo, hosted: Mapping[StorageNodeID, Mapping[LogStreamID, ReplicaInfo]]
+) -> dict[StorageNodeID, ReplicaInfo]:
     """The replicas of the set that are known, in the order of the set."""
-    found = {}
-    for snid in stream.replicas:
-        info = infos.get(snid)
-        for replica in info.replicas if info is not None else ():
-            if replica.lsid == stream.lsid:
-                found[snid] = replica
-    return found
+    return {snid: hosted[snid][stream.lsid] for snid in stream.replicas if stream.lsid in hosted.get(snid, ())}
 
 
 def _watch(

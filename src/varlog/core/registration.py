@@ -1,7 +1,7 @@
 """What an operator asks of the manager, as conversations: register and remove nodes, topics and log streams (M1, M2).
 
-A conversation is a generator. It yields the requests to send, all at once, is sent their answers in the same order, and
-returns the id of what it made; whoever runs it carries the messages and throws in an error when answers stay out. It
+A conversation is a generator. It yields the requests to send, all at once, is sent their answers in the same order, or
+an error in place of one that stays out, and returns the id of what it made; whoever runs it carries the messages. It
 remembers nothing outside of itself: a manager that dies in the middle leaves a log stream in CREATING, which counts for
 nothing and is found later (M3, rule 13).
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from collections.abc import Sequence as Seq
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address, unnamed_address
@@ -48,10 +48,12 @@ from varlog.core.messages import (
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
 
 Requests = Seq[tuple[Address, Message]]
-Conversation = Generator[Requests, Seq[Message], int]
+Answer = Message | errors.VarlogError
+Conversation = Generator[Requests, Seq[Answer], int]
 
 DEFAULT_REPLICATION_FACTOR = 3
 _SEAL_ATTEMPTS = 5
+_REMOVALS_AT_ONCE = 64
 
 _T = TypeVar("_T", bound=Message)
 
@@ -115,17 +117,21 @@ class Registrar:
         place(metadata, self._infos(), factor)  # rather no topic than one without a log stream
         created = yield from self._decide(CreateTopic(self._request(), asked.name, factor, least))
         tpid = TopicID(created.value)
-        for _ in range(asked.streams):
-            yield from self._add_stream(tpid, factor, ())
+        for number in range(asked.streams):
+            try:
+                yield from self._add_stream(tpid, factor, ())
+            except errors.VarlogError:
+                if number == 0:  # nobody can have appended to it: the same request may be made again
+                    yield [(METADATA_REPOSITORY, DeleteTopic(self._request(), tpid))]
+                raise
         return tpid
 
     def remove_topic(self, name: str) -> Conversation:
         metadata = yield from self._metadata()
         topic = _topic(metadata, name)
         yield from self._decide(DeleteTopic(self._request(), topic.tpid))
-        for stream in metadata.streams:
-            if stream.tpid == topic.tpid:
-                yield from self._remove_data(stream.lsid, stream.replicas)
+        streams = [stream for stream in metadata.streams if stream.tpid == topic.tpid]
+        yield from self._remove_data([(snid, stream.lsid) for stream in streams for snid in self._hosts(stream)])
         return topic.tpid
 
     # Log streams
@@ -138,6 +144,8 @@ class Registrar:
             raise errors.InvalidArgument(
                 f"topic {name!r} has {topic.replication_factor} replicas of each log stream, not {len(nodes)}"
             )
+        if len(set(nodes)) != len(nodes):
+            raise errors.InvalidArgument("the replicas of a log stream are on different storage nodes")
         return (yield from self._add_stream(topic.tpid, topic.replication_factor, nodes))
 
     def _add_stream(self, tpid: TopicID, factor: int, nodes: tuple[StorageNodeID, ...]) -> Conversation:
@@ -154,15 +162,18 @@ class Registrar:
             replicas, volumes = tuple(p.snid for p in places), tuple(p.volume for p in places)
             yield from self._decide(RegisterStream(self._request(), lsid, replicas, volumes))
         except errors.VarlogError:
-            yield from self._undo(lsid, places)
-            raise
+            if not (yield from self._undo(lsid, places)):
+                raise
         return lsid
 
-    def _undo(self, lsid: LogStreamID, places: Seq[Place]) -> Generator[Requests, Seq[Message], None]:
-        """Abort first: only what can never be registered any more is deleted (rule 13)."""
+    def _undo(self, lsid: LogStreamID, places: Seq[Place]) -> Generator[Requests, Seq[Answer], bool]:
+        """Abort first: only what can never be registered any more is deleted (rule 13). True if it turns out to have
+        been registered after all, by a request whose answer was lost."""
         (aborted,) = yield [(METADATA_REPOSITORY, AbortStream(self._request(), lsid))]
-        if isinstance(aborted, Decided) and aborted.code == 0:
-            yield from self._remove_data(lsid, tuple(p.snid for p in places))
+        code = aborted.code if isinstance(aborted, Decided) else None
+        if code in {0, errors.UnknownLogStream.code}:
+            yield from self._remove_data([(place.snid, lsid) for place in places])
+        return code == errors.Conflict.code
 
     def remove_stream(self, lsid: LogStreamID) -> Conversation:
         """Seal and take out in one go; the manager itself may unseal it in between, then once more."""
@@ -182,27 +193,31 @@ class Registrar:
                 if attempt == _SEAL_ATTEMPTS - 1:
                     raise
             else:
-                yield from self._remove_data(lsid, stream.replicas)
+                yield from self._remove_data([(snid, lsid) for snid in self._hosts(stream)])
                 break
         return lsid
 
-    def _remove_data(self, lsid: LogStreamID, snids: Seq[StorageNodeID]) -> Generator[Requests, Seq[Message], None]:
+    def _hosts(self, stream: StreamInfo) -> Seq[StorageNodeID]:
+        """Who has data of a log stream: its replicas, or, if it was never registered, whoever says so."""
+        if stream.replicas:
+            return stream.replicas
+        infos = self._infos().items()
+        return [snid for snid, info in infos if any(replica.lsid == stream.lsid for replica in info.replicas)]
+
+    def _remove_data(self, replicas: Seq[tuple[StorageNodeID, LogStreamID]]) -> Generator[Requests, Seq[Answer], None]:
         """Data of what is no more. Of a node that does not answer it stays, and is in nobody's way: no log stream gets
         its id again."""
-        for snid in snids:
-            try:
-                yield [(node_address(snid), RemoveLogStream(self._request(), lsid))]
-            except errors.VarlogError:
-                continue
+        for first in range(0, len(replicas), _REMOVALS_AT_ONCE):
+            some = replicas[first : first + _REMOVALS_AT_ONCE]
+            yield [(node_address(snid), RemoveLogStream(self._request(), lsid)) for snid, lsid in some]
 
     # The metadata repository
 
-    def _metadata(self) -> Generator[Requests, Seq[Message], Metadata]:
+    def _metadata(self) -> Generator[Requests, Seq[Answer], Metadata]:
         return _one(Metadata, (yield [(METADATA_REPOSITORY, GetMetadata(self._request()))]))
 
-    def _decide(self, request: Message) -> Generator[Requests, Seq[Message], Decided]:
-        (reply,) = yield [(METADATA_REPOSITORY, request)]
-        return _succeeded(reply, Decided)
+    def _decide(self, request: Message) -> Generator[Requests, Seq[Answer], Decided]:
+        return _one(Decided, (yield [(METADATA_REPOSITORY, request)]))
 
 
 def place(
@@ -230,16 +245,19 @@ def place(
 
 
 def _volume(info: Info) -> str:
+    """The one with room that has fewest replicas."""
     load = Counter(replica.volume for replica in info.replicas)
-    volumes = sorted(info.volumes, key=lambda volume: (load[volume.path], -volume.free_bytes))
+    full = limits.SEGMENT_BYTES
+    volumes = sorted(info.volumes, key=lambda v: (v.free_bytes < full, load[v.path], -v.free_bytes))
     return volumes[0].path if volumes else ""
 
 
 def _topic(metadata: Metadata, name: str) -> TopicInfo:
+    """By its name, which may be anything that somebody sent."""
     for topic in metadata.topics:
         if topic.name == name:
             return topic
-    raise errors.UnknownTopic(f"there is no topic {name!r}")
+    raise errors.UnknownTopic(f"there is no topic {name[: limits.MAX_TOPIC_NAME]!r}")
 
 
 def _stream(metadata: Metadata, lsid: LogStreamID) -> StreamInfo:
@@ -249,20 +267,16 @@ def _stream(metadata: Metadata, lsid: LogStreamID) -> StreamInfo:
     raise errors.UnknownLogStream(f"there is no log stream {lsid}")
 
 
-def _one(kind: type[_T], replies: Seq[Message]) -> _T:
+def _one(kind: type[_T], replies: Seq[Answer]) -> _T:
     (reply,) = replies
-    if not isinstance(reply, kind):
-        _stray(reply)
-    return reply
+    return _succeeded(reply, kind)
 
 
-def _succeeded(reply: Message, kind: type[_T]) -> _T:
+def _succeeded(reply: Answer, kind: type[_T]) -> _T:
+    if isinstance(reply, errors.VarlogError):
+        raise reply
     if not isinstance(reply, kind):
-        _stray(reply)
+        raise errors.ProtocolError(f"answered with {type(reply).__name__}")
     if code := getattr(reply, "code", 0):
-        raise errors.from_wire(code, getattr(reply, "detail", ""))
+        raise errors.VarlogError.of(code, getattr(reply, "detail", ""))
     return reply
-
-
-def _stray(reply: Message) -> NoReturn:
-    raise errors.InvalidArgument(f"answered with {type(reply).__name__}")

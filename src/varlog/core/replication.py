@@ -1,8 +1,9 @@
 """The primary's view of its backups in one epoch.
 
-Every batch is sent to every backup as it is appended. A backup that says nothing new for a while is sent what it lacks
-again, from what it has; only uncommitted batches can be lacking, because a cut needs all replicas of the set, so the
-primary keeps exactly those. A backup that stays silent although something is outstanding is given up: the caller seals
+Every batch is sent to every backup as it is appended. A cut is proof that every backup has what it commits; only where
+no cut comes does a backup say how far it is, at its next tick. One that says nothing new for a while is sent what it
+lacks again, from what it has; only uncommitted batches can be lacking, because a cut needs all replicas of the set, so
+the primary keeps exactly those. A backup that stays silent although something is outstanding is given up: the caller seals
 itself and leaves the rest to the manager (M7).
 """
 
