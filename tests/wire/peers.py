@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,8 +13,8 @@ from varlog.core.messages import Message
 from varlog.errors import VarlogError
 from varlog.types import ClusterID
 from varlog.wire import Connection, Identity, Ping, Pong, Role, Secret, Server, catalogue, dial
-from varlog.wire.endpoint import parse_address
-from varlog.wire.hello import Dialing, Refused
+from varlog.wire.endpoint import format_address, parse_address
+from varlog.wire.hello import Accepting, Dialing, Refused
 
 CLUSTER = ClusterID(7)
 SECRET = Secret(bytes(range(32)))
@@ -23,10 +24,27 @@ MEMBERS = frozenset(Role)
 SECONDS = 20.0
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
+def run(main: Coroutine[Any, Any, None], seconds: float = SECONDS) -> None:
     """Run on the loop of the daemons; a test that hangs fails."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(main, SECONDS))
+    with warnings.catch_warnings(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(asyncio.wait_for(main, seconds))
+        except BaseException:
+            warnings.simplefilter("ignore", ResourceWarning)  # what is left open would hide why the test failed
+            raise
+
+
+async def turn() -> None:
+    """Let the loop go round once."""
+    turned = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(turned.set_result, None)
+    await turned
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for something that nobody is told of."""
+    while not condition():
+        await turn()
 
 
 class Recorder:
@@ -46,9 +64,12 @@ class Recorder:
 
     def on_message(self, connection: Connection, message: Message) -> None:
         self.messages.append(message)
+        self.answer(connection, message)
+        self._changed.set()
+
+    def answer(self, connection: Connection, message: Message) -> None:
         if isinstance(message, Ping):
             connection.send(Pong(message.request, len(message.payload)))
-        self._changed.set()
 
     def on_turn(self, connection: Connection) -> None:
         self.turns.append((connection, len(self.messages)))
@@ -131,3 +152,39 @@ class Stranger:
 
     async def __aexit__(self, *_: object) -> None:
         self.leave()
+
+
+class Host:
+    """A listening socket that says hello as a storage node does, and then whatever a test wants."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self._guests: asyncio.Queue[Stranger] = asyncio.Queue()
+        self._listener: asyncio.Server
+
+    @classmethod
+    async def start(cls) -> Host:
+        host = cls()
+        host._listener = await asyncio.start_server(host._on_guest, "127.0.0.1", 0)
+        host.address = format_address(host._listener.sockets[0].getsockname())
+        return host
+
+    def _on_guest(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._guests.put_nowait(Stranger(reader, writer))
+
+    async def stranger(self) -> Stranger:
+        """The next one that dials, before the hello."""
+        return await self._guests.get()
+
+    async def guest(self) -> Stranger:
+        """The next one that dials, after the hello."""
+        stranger = await self.stranger()
+        handshake = Accepting(NODE, MEMBERS, SECRET)
+        while handshake.peer is None:
+            answer = handshake.receive(await stranger.hear())
+            assert answer is not None
+            await stranger.say(answer)
+        return stranger
+
+    def close(self) -> None:
+        self._listener.close()
