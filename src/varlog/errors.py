@@ -37,13 +37,14 @@ class VarlogError(Exception):
 
     @classmethod
     def of(cls, code: int, detail: str) -> VarlogError:
-        """The error that a peer names by its code, with what the peer says of it."""
+        """The error that a peer names by its code, with what the peer says of it. Its code is the peer's in any case:
+        also of an error that is unknown to this release, or that would need more than a text to be made."""
         named = VarlogError.registry.get(code)
-        if named is None:
-            return VarlogError(f"error {code}, unknown to this release: {detail}")
-        if named.__init__ is VarlogError.__init__:
+        if named is not None and named.__init__ is VarlogError.__init__:
             return named(detail or " ".join((named.__doc__ or "").split()))
-        return VarlogError(detail)
+        error = VarlogError(detail if named is not None else f"error {code}, unknown to this release: {detail}")
+        error.code = code  # type: ignore[misc]  # of this one object
+        return error
 
 
 # 1-19: what the caller handed in
@@ -304,11 +305,3 @@ class SecretUnusable(VarlogError, code=109):
 
 class BadConfig(VarlogError, code=110):
     """A config file or a flag is not what a daemon takes; the message names the place, the key and what is accepted."""
-
-
-def from_wire(code: int, detail: str) -> VarlogError:
-    """The error that a peer answered with: its type by the code, its text as it was told."""
-    kind = VarlogError.registry.get(code, VarlogError)
-    error = kind.__new__(kind)
-    Exception.__init__(error, detail or f"{kind.__name__} (code {code})")
-    return error

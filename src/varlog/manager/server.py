@@ -33,10 +33,11 @@ from varlog.core.messages import (
     RemoveTopic,
     ReplicaReply,
 )
-from varlog.core.registration import Conversation, Registrar
+from varlog.core.registration import Answer, Conversation, Registrar
 from varlog.daemon import logs
 from varlog.daemon.config import ManagerConfig
-from varlog.daemon.peers import Peers
+from varlog.daemon.peers import Peers, answers_ping
+from varlog.manager.asking import ANSWER_SECONDS, Asking
 from varlog.types import ClusterID, StorageNodeID
 from varlog.wire.connection import Connection
 from varlog.wire.hello import Identity, Role
@@ -47,10 +48,12 @@ from varlog.wire.server import Server
 HEARTBEAT: Final = 0.3
 FRESH: Final = 1.0
 """A node that has not answered for so long is not counted on."""
-ANSWER_SECONDS: Final = 5.0
-LOOK_AGAIN: Final = 0.02
 
-_ASKED: Final = frozenset[type[Message]]({AddNode, RemoveNode, AddTopic, RemoveTopic, AddStream, RemoveStream})
+_ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
+    Role.CLIENT: frozenset[type[Message]]({AddNode, RemoveNode, AddTopic, RemoveTopic, AddStream, RemoveStream}),
+    Role.METADATA_REPOSITORY: frozenset[type[Message]]({Metadata, Decided}),
+    Role.STORAGE_NODE: frozenset[type[Message]]({Info, ReplicaReply}),
+}
 
 
 class ManagerServer:
@@ -66,7 +69,7 @@ class ManagerServer:
         self._links: dict[Address, Link] = {}
         self._locations: dict[Address, str] = {}
         self._requests = 0
-        self._answers: dict[int, asyncio.Future[Message]] = {}
+        self._asking = Asking()
         self._conversations: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._sent: dict[str, float] = {}
@@ -82,6 +85,8 @@ class ManagerServer:
         self.infos: dict[StorageNodeID, tuple[float, Info]] = {}
         self._met = asyncio.Event()
         """A node has said how it is."""
+        self._registration = 0
+        self._is_registered = False
         self._registrar = Registrar(self._request, self._fresh_infos)
 
     @classmethod
@@ -122,19 +127,20 @@ class ManagerServer:
         return list(self._sent)
 
     async def stop(self) -> None:
+        """Serve no more. What operators asked for and is under way is left as it is: nothing half-made counts."""
         if self._timer is not None:
             self._timer.cancel()
+        await self._server.close()
         for task in self._conversations:
             task.cancel()
         await asyncio.gather(*self._conversations, return_exceptions=True)
         for link in self._links.values():
             link.close()
-        await self._server.close()
 
     # Connections
 
-    def _link(self, address: Address, location: str, role: Role) -> None:
-        link = self._links[address] = Link(location, self._identity, role, self._secret, self)
+    def _link(self, address: Address, location: str, role: Role, node_id: int = 0) -> None:
+        link = self._links[address] = Link(location, self._identity, role, self._secret, self, node_id)
         self._locations[address] = location
         link.open()
 
@@ -142,29 +148,33 @@ class ManagerServer:
         address = self.peers.admit(connection)
         self._log.debug("connected", peer=address, remote=connection.remote)
         if address == METADATA_REPOSITORY:
-            connection.send(RegisterManager(self._request(), self.address))
+            self._is_registered = False
+            self._register()
             connection.send(GetMetadata(self._request()))
         elif connection.peer.role is Role.STORAGE_NODE:
             connection.send(GetInfo(self._request()))
 
     def on_message(self, connection: Connection, message: Message) -> None:
-        if connection.peer.role is Role.CLIENT:
+        role = connection.peer.role
+        if type(message) not in _ACCEPTED[role]:
+            if answers_ping(connection, message):
+                return
+            raise errors.ProtocolError(f"a manager does not take {type(message).__name__} from a {role.name}")
+        if role is Role.CLIENT:
             self._on_asked(connection, message)
             return
         if isinstance(message, Metadata):
             self._on_metadata(message)
         elif isinstance(message, Info):
-            self._on_info(message)
-        answer = self._answers.pop(getattr(message, "request", 0), None)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
-        elif isinstance(message, Decided | ReplicaReply):
+            self._on_info(connection, message)
+        if not self._asking.answers(connection, message) and isinstance(message, Decided | ReplicaReply):
             self._on_done(message)
 
     def on_turn(self, connection: Connection) -> None:
         pass
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
+        self._asking.on_closed(connection, error)
         address = self.peers.drop(connection)
         if address is not None and error is not None:
             self._log.info("connection closed", peer=address, reason=str(error))
@@ -177,7 +187,14 @@ class ManagerServer:
 
     def _beat(self) -> None:
         self._timer = self._loop.call_later(HEARTBEAT, self._beat)
+        if not self._is_registered:
+            self._register()
         self._look()
+
+    def _register(self) -> None:
+        """Say where this manager is, until the metadata repository knows. Another one that says so later stands."""
+        self._registration = self._request()
+        self.peers.send(METADATA_REPOSITORY, RegisterManager(self._registration, self.address))
 
     def _look(self) -> None:
         """Ask the metadata repository, and when it has answered the nodes: what a node says must not be older than what
@@ -190,8 +207,7 @@ class ManagerServer:
         self.peers.send(METADATA_REPOSITORY, GetMetadata(self._request()))
 
     def _on_metadata(self, metadata: Metadata) -> None:
-        if self.metadata is not None and metadata.version < self.metadata.version:
-            return
+        """The latest of the one connection there is; after a reconnect it counts also if it is older (rule 5)."""
         self.metadata = metadata
         self._looked = -HEARTBEAT
         self._follow_nodes(metadata)
@@ -203,16 +219,19 @@ class ManagerServer:
             self._look()
 
     def _follow_nodes(self, metadata: Metadata) -> None:
-        wanted = {node_address(node.snid): node.address for node in metadata.nodes if node.address}
+        wanted = {node_address(node.snid): node for node in metadata.nodes if node.address}
         for address in self._locations.keys() - {METADATA_REPOSITORY}:
-            if wanted.get(address) != self._locations[address]:
+            if address not in wanted or wanted[address].address != self._locations[address]:
                 self._links.pop(address).close()
                 del self._locations[address]
-        for address, location in wanted.items():
+        for address, node in wanted.items():
             if address not in self._links:
-                self._link(address, location, Role.STORAGE_NODE)
+                self._link(address, node.address, Role.STORAGE_NODE, node.snid)
+        for snid in self.infos.keys() - {node.snid for node in metadata.nodes}:
+            del self.infos[snid]
 
-    def _on_info(self, info: Info) -> None:
+    def _on_info(self, connection: Connection, info: Info) -> None:
+        _check_own(connection, info)
         before = self.infos.get(info.snid)
         if before is None or info.boot >= before[1].boot:
             self.infos[info.snid] = (self._loop.time(), info)
@@ -241,6 +260,8 @@ class ManagerServer:
         self._sent = sent
 
     def _on_done(self, message: Decided | ReplicaReply) -> None:
+        if message.request == self._registration:
+            self._is_registered = message.code == 0
         if message.code:
             self._log.debug("refused", answer=message)
         self._look()
@@ -248,9 +269,6 @@ class ManagerServer:
     # Operators
 
     def _on_asked(self, connection: Connection, message: Message) -> None:
-        if type(message) not in _ASKED:
-            connection.close(errors.ProtocolError(f"a manager does not take {type(message).__name__} from a client"))
-            return
         if len(self._conversations) >= limits.MAX_PENDING_DECISIONS:
             busy = errors.Busy("the manager has as many requests under way as it takes")
             connection.send(Managed(message.request, busy.code, str(busy)))  # type: ignore[attr-defined]
@@ -264,7 +282,7 @@ class ManagerServer:
         try:
             value = await self.do(asked)
         except errors.VarlogError as error:
-            connection.send(Managed(request, error.code, str(error)))
+            connection.send(Managed(request, error.code, str(error)[: limits.MAX_DETAIL]))
         else:
             connection.send(Managed(request, 0, value=value))
 
@@ -289,74 +307,44 @@ class ManagerServer:
             self._log.warning("a node was added and does not answer", snid=snid)
 
     async def _run(self, conversation: Conversation) -> int:
-        replies: Sequence[Message] | None = None
-        failure: errors.VarlogError | None = None
+        answers: Sequence[Answer] | None = None
         try:
             while True:
-                requests = conversation.throw(failure) if failure is not None else conversation.send(replies)  # type: ignore[arg-type]
-                failure = None
-                try:
-                    replies = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
-                except errors.VarlogError as error:
-                    failure = error
+                requests = conversation.send(answers)  # type: ignore[arg-type]  # the first one is None
+                answers = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
         except StopIteration as stop:
             value: int = stop.value
             return value
 
-    async def _ask(self, address: Address, message: Message) -> Message:
-        """Send a request and wait for its answer."""
-        if address.startswith(unnamed_address("")):
-            return await self._ask_unnamed(address.removeprefix(unnamed_address("")), message)
-        request: int = message.request  # type: ignore[attr-defined]
-        answer: asyncio.Future[Message] = self._loop.create_future()
-        self._answers[request] = answer
+    async def _ask(self, address: Address, message: Message) -> Answer:
+        """The answer to a request, or why there is none."""
         try:
-            if not self.peers.send(address, message):
+            if address.startswith(unnamed_address("")):
+                return await self._ask_unnamed(address.removeprefix(unnamed_address("")), message)
+            connection = self.peers.at(address)
+            if connection is None:
                 link = self._links.get(address)
                 why = str(link.error) if link is not None and link.error is not None else "not connected"
                 raise errors.Unreachable(f"{address} ({self._locations.get(address, 'unknown address')}): {why}")
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await answer
-        except TimeoutError:
-            what = type(message).__name__
-            raise errors.DeadlineExceeded(f"{address} did not answer {what} within {ANSWER_SECONDS:g} s") from None
-        finally:
-            self._answers.pop(request, None)
+            return await self._asking.ask(connection, message)
+        except errors.VarlogError as error:
+            return error
 
     async def _ask_unnamed(self, location: str, message: Message) -> Message:
+        """Of a node that is not known by name yet."""
+        asking = Asking()
         connection = await dial(
-            location, self._identity, Role.STORAGE_NODE, self._secret, _Once(self._answers), timeout=ANSWER_SECONDS
+            location, self._identity, Role.STORAGE_NODE, self._secret, asking, timeout=ANSWER_SECONDS
         )
-        request: int = message.request  # type: ignore[attr-defined]
-        answer: asyncio.Future[Message] = self._loop.create_future()
-        self._answers[request] = answer
         try:
-            connection.send(message)
-            async with asyncio.timeout(ANSWER_SECONDS):
-                return await answer
-        except TimeoutError:
-            raise errors.DeadlineExceeded(f"{location} did not say who it is within {ANSWER_SECONDS:g} s") from None
+            answer = await asking.ask(connection, message)
+            if isinstance(answer, Info):
+                _check_own(connection, answer)
+            return answer
         finally:
-            self._answers.pop(request, None)
             connection.close()
 
 
-class _Once:
-    """Receives the answer of a node that is not known by name yet."""
-
-    def __init__(self, answers: dict[int, asyncio.Future[Message]]) -> None:
-        self._answers = answers
-
-    def on_connected(self, connection: Connection) -> None:
-        pass
-
-    def on_message(self, _connection: Connection, message: Message) -> None:
-        answer = self._answers.pop(getattr(message, "request", 0), None)
-        if answer is not None and not answer.done():
-            answer.set_result(message)
-
-    def on_turn(self, connection: Connection) -> None:
-        pass
-
-    def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
-        pass
+def _check_own(connection: Connection, info: Info) -> None:
+    if info.snid != connection.peer.node_id:
+        raise errors.ProtocolError(f"storage node {connection.peer.node_id} speaks for another one")
