@@ -58,6 +58,8 @@ from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, LogStream
 __all__ = ["LogStreamStorage", "Recovered", "StorageOptions", "StoredBatch", "WriteGroup"]
 
 _MAX_U64 = (1 << 64) - 1
+_DELETION_BYTES = 1 * limits.MIB
+"""Deleting a segment takes as long as writing about so much, and counts as that."""
 
 
 def _no_snapshot() -> bytes:
@@ -322,7 +324,8 @@ class LogStreamStorage:
                 )
             )  # fmt: skip
             group = self._group_for(len(record))
-            group.add_step(Trim(record, [segment.name for segment in doomed]), len(record))
+            size = len(record) + len(doomed) * _DELETION_BYTES
+            group.add_step(Trim(record, [segment.name for segment in doomed]), size)
             group.needs_sync = True
 
     def _stage_frame(self, active: ActiveSegment, kind: FrameKind, body: bytes, llsn: LLSN, epoch: Epoch) -> WriteGroup:
