@@ -90,8 +90,7 @@ class Replica:
         self._store = Store()
         self._outcomes: dict[str, bool | None] = {}
         """Of writes through this replica, by the command's id: whether it took effect, once it is applied."""
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """Who waits for the store to have applied which position."""
+        self._news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._following: asyncio.Task[None]
 
     async def __aenter__(self) -> Replica:
@@ -143,13 +142,10 @@ class Replica:
 
     async def _reach(self, position: int) -> None:
         """Wait until the store has everything up to a position; if we cannot follow the log any longer, raise why."""
-        if self._store.applied >= position:
-            return
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((position, reached))
-        await asyncio.wait([self._following, reached], return_when=asyncio.FIRST_COMPLETED)
-        if not reached.done():
-            self._following.result()
+        while self._store.applied < position:
+            await asyncio.wait([self._following, self._news], return_when=asyncio.FIRST_COMPLETED)
+            if self._following.done():
+                self._following.result()
 
     async def _write(self, command: dict[str, Any]) -> bool:
         command["id"] = name = uuid.uuid4().hex
@@ -194,12 +190,8 @@ class Replica:
         self._wake()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for position, reached in waiting:
-            if position > self._store.applied:
-                self._waiting.append((position, reached))
-            elif not reached.done():
-                reached.set_result(None)
+        self._news.set_result(None)
+        self._news = asyncio.get_running_loop().create_future()
 
 
 # A story to try it out with
