@@ -103,7 +103,11 @@ class StorageNode:
     def remove(self, lsid: LogStreamID) -> None:
         """Serve a replica no more; whoever waits for something of it is told that it is unknown here."""
         executor = self._executors.pop(lsid)
-        self._of_topic[executor.tpid].remove(executor)
+        others = self._of_topic[executor.tpid]
+        others.remove(executor)
+        if not others:
+            del self._of_topic[executor.tpid]
+            self._hwms.pop(executor.tpid, None)
         self._fetched.pop(lsid, None)
         for waiting in self._waiting.pop(lsid, ()):
             self._answer_unknown(waiting.source, waiting.scan)

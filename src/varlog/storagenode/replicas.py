@@ -118,14 +118,18 @@ class Replicas:
         self._served(executor)
         return replica
 
-    def remove(self, lsid: LogStreamID) -> None:
-        """Delete a replica with its data. No group and no read of it is under way."""
+    def let_go(self, lsid: LogStreamID) -> str:
+        """Close a replica of which no group and no read is under way, for good; what is to be deleted then."""
         volume, storage, _ = self._replicas.pop(lsid)
         path = self._volumes.replica_path(volume, lsid)
         storage.abandon()
+        with suppress(OSError):  # what a full disk does not let be said must still be possible to do
+            publish(self._fs, path, _REMOVED_NAME, b"").close()
+        return path
+
+    def delete(self, path: str) -> None:
+        """Delete what was let go of; in any thread."""
         with typed_errors(path):
-            with suppress(OSError):  # what a full disk does not let be said must still be possible to do
-                publish(self._fs, path, _REMOVED_NAME, b"").close()
             self._delete(path)
 
     def _delete(self, path: str) -> None:

@@ -21,7 +21,7 @@ from typing import Final
 
 import msgspec
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import (
@@ -35,7 +35,6 @@ from varlog.core.messages import (
     Message,
     Metadata,
     RemoveLogStream,
-    ReplicaReply,
     Replicate,
     ReplicateAck,
     Scan,
@@ -46,16 +45,17 @@ from varlog.core.messages import (
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
-from varlog.daemon.peers import Peers
+from varlog.daemon.peers import Peers, answers_ping
 from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.options import StorageOptions
+from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Reading, Result
 from varlog.storagenode.replicas import Replica, Replicas
 from varlog.storagenode.volumes import Volumes
 from varlog.storagenode.writing import VolumeWriting
-from varlog.types import LLSN, ClusterID, Epoch, LogStreamID, ReplicaState, StorageNodeID
+from varlog.types import MAX_ID, ClusterID, StorageNodeID
 from varlog.wire.connection import Connection
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import Link
@@ -65,6 +65,8 @@ from varlog.wire.server import Server
 TICK: Final = 0.1
 IDLE_TICK: Final = 0.5
 ASK_AGAIN: Final = 0.5
+READS_PER_TURN: Final = 64
+"""Others get their turn of the loop after so many."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo}),
@@ -103,17 +105,19 @@ class StorageNodeServer:
         self.replicas = Replicas(fs, volumes, options, self._send, self._observe, self._serve)
         self._writings = {path: VolumeWriting(self._loop, self._on_written) for path in volumes.paths}
         self._reading = Reading(self._loop, self._on_read)
+        self._hosting = Hosting(volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy)
         self._links: dict[Address, Link] = {}
         self._addresses: dict[Address, str] = {}
         """Where the other nodes are."""
         self._unreached: set[Address] = set()
         """Nodes that are wanted and whose place is not known."""
-        self._removals: dict[LogStreamID, list[tuple[Address, int]]] = {}
         self._asked = 0.0
         self._requests = 0
         self._is_settling = False
         self._is_active = True
         self._is_stopping = False
+        self._is_announced = True
+        """False if the metadata repository had no time to listen."""
         self._timer: asyncio.TimerHandle | None = None
         self._server: Server
 
@@ -169,6 +173,7 @@ class StorageNodeServer:
         await self._reading.stop()
         for writing in self._writings.values():
             await writing.stop()
+        await self._hosting.stop()
         self.replicas.close()
         self._volumes.close()
 
@@ -178,8 +183,7 @@ class StorageNodeServer:
         address = self.peers.admit(connection)
         self._log.debug("connected", peer=address, remote=connection.remote)
         if address == METADATA_REPOSITORY:
-            paths = tuple(self._volumes.paths)
-            connection.send(AnnounceNode(self._request(), self.snid, self.address, paths))
+            self._announce()
             connection.send(GetMetadata(self._request()))
             self.node.on_reconnected()
             self.node.tick(self._loop.time())
@@ -192,7 +196,8 @@ class StorageNodeServer:
         if role is Role.METADATA_REPOSITORY:
             self._on_metadata_message(message)
         elif type(message) not in _ACCEPTED[role]:
-            raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
+            if not answers_ping(connection, message):
+                raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
         elif type(message) in _HOSTED:
             self._on_hosted(self.peers.name(connection), message)
         else:
@@ -203,6 +208,7 @@ class StorageNodeServer:
             case Metadata():
                 self._on_metadata(message)
             case Decided(_, code, _, _, _, detail):
+                self._is_announced = code != errors.Busy.code
                 if code:
                     self._log.info("not taking part", reason=detail)
             case _:
@@ -216,18 +222,19 @@ class StorageNodeServer:
         except errors.ConsistencyViolation as error:
             self._fail(error)
         except errors.InvalidArgument as error:
-            self._log.warning("stray message", source=source, error=str(error))
+            raise errors.ProtocolError(str(error)) from error
 
     def _on_hosted(self, source: Address, message: Message) -> None:
         """What is about more than the protocol: volumes, connections."""
         match message:
             case AddLogStream():
-                self._add(source, message)
+                self._hosting.add(source, message)
             case RemoveLogStream():
-                self._remove(source, message)
+                self._hosting.remove(source, message)
             case GetInfo(request):
                 self._send(source, self.info(request))
             case Unseal():
+                _check_set(message)
                 self._receive(source, message)
                 self._reach_backups(message)
             case _:
@@ -249,14 +256,24 @@ class StorageNodeServer:
         self._requests += 1
         return self._requests
 
+    def _announce(self) -> None:
+        """Say where this node is and what it has; until it is registered that changes nothing."""
+        self._is_announced = True
+        paths = tuple(self._volumes.paths)
+        self._send(METADATA_REPOSITORY, AnnounceNode(self._request(), self.snid, self.address, paths))
+
     def _fail(self, error: errors.VarlogError) -> None:
+        """Do nothing more, whatever has arrived already."""
         self._log.critical("stopping to protect data", error=str(error))
+        self._is_stopping = True
+        self.peers.close()
         self._failed(error)
 
     # Other nodes
 
     def _link(self, address: Address, location: str, role: Role) -> None:
-        link = self._links[address] = Link(location, self.identity, role, self._secret, self)
+        node_id = int(address.removeprefix("sn/")) if role is Role.STORAGE_NODE else 0
+        link = self._links[address] = Link(location, self.identity, role, self._secret, self, node_id)
         link.open()
 
     def _reach(self, address: Address) -> None:
@@ -291,7 +308,8 @@ class StorageNodeServer:
             self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
 
     def _on_metadata(self, metadata: Metadata) -> None:
-        addresses = {node_address(node.snid): node.address for node in metadata.nodes if node.snid != self.snid}
+        others = [node for node in metadata.nodes if node.snid != self.snid and node.address]
+        addresses = {node_address(node.snid): node.address for node in others}
         for address, link in list(self._links.items()):
             if address != METADATA_REPOSITORY and addresses.get(address) != self._addresses.get(address):
                 link.close()
@@ -308,57 +326,15 @@ class StorageNodeServer:
     def _observe(self, what: object) -> None:
         self.branches[what] += 1
 
-    def _add(self, source: Address, message: AddLogStream) -> None:
-        try:
-            executor = self.replicas.add(message.tpid, message.lsid, message.volume).executor
-        except errors.VarlogError as error:
-            self._refuse(source, message.request, message.lsid, error)
-            return
-        state = (executor.epoch, executor.state, executor.committed_end)
-        self._send(source, ReplicaReply(message.request, message.lsid, 0, self.snid, *state))
-        self._log.info("log stream added", lsid=message.lsid, tpid=message.tpid)
-
-    def _remove(self, source: Address, message: RemoveLogStream) -> None:
-        lsid = message.lsid
-        if self.replicas.get(lsid) is None:
-            self._gone(source, message.request, lsid)
-            return
-        waiting = self._removals.setdefault(lsid, [])
-        waiting.append((source, message.request))
-        if len(waiting) == 1:
-            self.node.remove(lsid)
-            self._remove_if_idle(lsid)
-
-    def _remove_if_idle(self, lsid: LogStreamID) -> None:
-        replica = self.replicas.get(lsid)
-        if replica is None or self._writings[replica.volume].is_busy(replica.storage):
-            return
-        waiting = self._removals.pop(lsid)
-        try:
-            self.replicas.remove(lsid)
-        except errors.VarlogError as error:
-            for source, request in waiting:
-                self._refuse(source, request, lsid, error)
-        else:
-            for source, request in waiting:
-                self._gone(source, request, lsid)
-            self._log.info("log stream removed", lsid=lsid)
-
-    def _gone(self, source: Address, request: int, lsid: LogStreamID) -> None:
-        self._send(source, ReplicaReply(request, lsid, 0, self.snid, Epoch(0), ReplicaState.SEALING, LLSN(0)))
-
-    def _refuse(self, source: Address, request: int, lsid: LogStreamID, error: errors.VarlogError) -> None:
-        reply = ReplicaReply(
-            request, lsid, error.code, self.snid, Epoch(0), ReplicaState.SEALING, LLSN(0), detail=str(error)
-        )
-        self._send(source, reply)
+    def _is_busy(self, replica: Replica) -> bool:
+        return self._writings[replica.volume].is_busy(replica.storage) or self._reading.is_busy(replica.storage)
 
     def info(self, request: int) -> Info:
         """What the node is and how its replicas are (M12)."""
         replicas = tuple(
             msgspec.structs.replace(replica.executor.info(), volume=replica.volume)
             for replica in self.replicas
-            if replica.executor.lsid not in self._removals
+            if not self._hosting.is_leaving(replica.executor.lsid)
         )
         return Info(request, self.snid, self._volumes.boot, replicas, self.address, _space(self._volumes.paths))
 
@@ -374,9 +350,7 @@ class StorageNodeServer:
         if self._is_stopping:
             return
         if self.node.reads:
-            reads, self.node.reads = self.node.reads, []
-            for plan in reads:
-                self._read(plan)
+            self._read_some()
         self.node.flush(self._loop.time())
         for replica in self.replicas:
             if replica.storage.urgent_bytes is not None:
@@ -385,10 +359,12 @@ class StorageNodeServer:
     def _on_written(
         self, storage: LogStreamStorage, group: WriteGroup | None, error: errors.VarlogError | None
     ) -> None:
+        if self._is_stopping:
+            return
         replica = self._replica_of(storage)
         lsid = replica.executor.lsid
-        if lsid in self._removals:
-            self._remove_if_idle(lsid)
+        if self._hosting.is_leaving(lsid):
+            self._hosting.go_on(lsid)
             return
         try:
             if error is not None:
@@ -407,26 +383,47 @@ class StorageNodeServer:
     def _replica_of(self, storage: LogStreamStorage) -> Replica:
         return next(replica for replica in self.replicas if replica.storage is storage)
 
-    def _read(self, plan: ReadPlan) -> None:
-        replica = self.replicas.get(plan.executor.lsid)
-        if replica is not None:
-            self._reading.submit(plan, replica.storage)
+    def _read_some(self) -> None:
+        """So many per turn of the loop, in the order they were asked for. Who asks for more than may wait is told."""
+        reads = self.node.reads
+        self.node.reads = reads[READS_PER_TURN : READS_PER_TURN + limits.MAX_WAITING_READS]
+        for plan in reads[READS_PER_TURN + limits.MAX_WAITING_READS :]:
+            self.node.finish_scan(plan, errors.Busy(f"{len(reads)} reads are waiting"))
+        for plan in reads[:READS_PER_TURN]:
+            replica = self.replicas.get(plan.executor.lsid)
+            if replica is None or self._hosting.is_leaving(plan.executor.lsid):
+                self._on_read(plan, [])
+            else:
+                self._reading.submit(plan, replica.storage)
+        if self.node.reads:
+            self._settle_soon()
 
     def _on_read(self, plan: ReadPlan, result: Result) -> None:
-        replica = self.replicas.get(plan.executor.lsid)
-        if replica is None:
+        if self._is_stopping:
             return
-        if isinstance(result, errors.Corrupt):
-            self._log.error("damage found", lsid=plan.executor.lsid, error=str(result))
+        lsid = plan.executor.lsid
+        replica = self.replicas.get(lsid)
+        if replica is None or self._hosting.is_leaving(lsid):
+            result = errors.UnknownLogStream(f"log stream {lsid} was removed from this node")
+            self._hosting.go_on(lsid)
+        elif isinstance(result, errors.Corrupt):
+            self._log.error("damage found", lsid=lsid, error=str(result))
             replica.storage.condemn(result)
         self.node.finish_scan(plan, result)
         self._settle_soon()
 
     def _tick(self) -> None:
-        self.node.tick(self._loop.time())
-        self._settle_soon()
+        if self._is_stopping:
+            return
         self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
         self._is_active = False
+        try:
+            self.node.tick(self._loop.time())
+        except errors.ConsistencyViolation as error:
+            self._fail(error)
+        if not self._is_announced:
+            self._announce()
+        self._settle_soon()
 
     def _wake_up(self) -> None:
         """Something happens again: time has to be looked at more often."""
@@ -437,8 +434,19 @@ class StorageNodeServer:
 
 
 def _space(paths: tuple[str, ...]) -> tuple[VolumeInfo, ...]:
+    """A volume that cannot be asked has no room."""
     infos = []
     for path in paths:
-        found = os.statvfs(path)
-        infos.append(VolumeInfo(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            infos.append(VolumeInfo(path, 0, 0))
+        else:
+            infos.append(VolumeInfo(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
     return tuple(infos)
+
+
+def _check_set(message: Unseal) -> None:
+    """A set that no metadata repository decides is not even looked at."""
+    if len(message.replicas) > limits.MAX_REPLICAS or not all(1 <= snid <= MAX_ID for snid in message.replicas):
+        raise errors.ProtocolError(f"an Unseal names 1 to {limits.MAX_REPLICAS} storage nodes")

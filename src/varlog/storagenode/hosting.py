@@ -1,0 +1,108 @@
+"""Hosting: replicas are added to a running node, and removed from it (M2, M12).
+
+A removal takes a while. The replica is served no more at once; when no group and no read of it is under way it is let
+go of; then its files are deleted in a thread, because each segment takes some milliseconds and the node's other
+replicas must not wait for that. Who asked is answered when all is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from varlog import errors, limits
+from varlog.core.address import Address, Send
+from varlog.core.messages import AddLogStream, RemoveLogStream, ReplicaReply
+from varlog.daemon import logs
+from varlog.storagenode.replicas import Replica, Replicas
+from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
+
+
+class Hosting:
+    """See the module's text. `leave(lsid)` is called when a replica is to be served no more, `is_busy(replica)` tells
+    whether its files are in use."""
+
+    def __init__(
+        self,
+        snid: StorageNodeID,
+        replicas: Replicas,
+        send: Send,
+        leave: Callable[[LogStreamID], None],
+        is_busy: Callable[[Replica], bool],
+    ) -> None:
+        self._snid = snid
+        self._replicas = replicas
+        self._send = send
+        self._leave = leave
+        self._is_busy = is_busy
+        self._leaving: dict[LogStreamID, list[tuple[Address, int]]] = {}
+        """What is being removed, and who waits for that."""
+        self._deletions: set[asyncio.Task[None]] = set()
+        self._log = logs.get().bind(snid=snid)
+
+    def is_leaving(self, lsid: LogStreamID) -> bool:
+        return lsid in self._leaving
+
+    def add(self, source: Address, message: AddLogStream) -> None:
+        lsid = message.lsid
+        try:
+            if lsid in self._leaving:
+                raise errors.Busy(f"log stream {lsid} is being removed from this node")
+            executor = self._replicas.add(message.tpid, lsid, message.volume).executor
+        except errors.VarlogError as error:
+            self._refuse(source, message.request, lsid, error)
+            return
+        state = (executor.epoch, executor.state, executor.committed_end)
+        self._send(source, ReplicaReply(message.request, lsid, 0, self._snid, *state))
+        self._log.info("log stream added", lsid=lsid, tpid=message.tpid)
+
+    def remove(self, source: Address, message: RemoveLogStream) -> None:
+        """A node that has none agrees."""
+        lsid = message.lsid
+        waiting = self._leaving.get(lsid)
+        if waiting is not None:
+            if len(waiting) < limits.MAX_PENDING_DECISIONS:
+                waiting.append((source, message.request))
+        elif self._replicas.get(lsid) is None:
+            self._gone(source, message.request, lsid)
+        else:
+            self._leaving[lsid] = [(source, message.request)]
+            self._leave(lsid)
+            self.go_on(lsid)
+
+    def go_on(self, lsid: LogStreamID) -> None:
+        """A group or a read of a replica that is leaving has ended."""
+        replica = self._replicas.get(lsid)
+        if replica is None or self._is_busy(replica):
+            return
+        deletion = asyncio.get_running_loop().create_task(self._delete(lsid, self._replicas.let_go(lsid)))
+        self._deletions.add(deletion)
+        deletion.add_done_callback(self._deletions.discard)
+
+    async def _delete(self, lsid: LogStreamID, path: str) -> None:
+        error: errors.VarlogError | None = None
+        try:
+            await asyncio.to_thread(self._replicas.delete, path)
+            self._log.info("log stream removed", lsid=lsid)
+        except errors.VarlogError as failed:
+            error = failed
+            self._log.error("a log stream could not be removed", lsid=lsid, error=str(error))
+        for source, request in self._leaving.pop(lsid):
+            if error is None:
+                self._gone(source, request, lsid)
+            else:
+                self._refuse(source, request, lsid, error)
+
+    def _gone(self, source: Address, request: int, lsid: LogStreamID) -> None:
+        self._send(source, ReplicaReply(request, lsid, 0, self._snid, Epoch(0), ReplicaState.SEALING, LLSN(0)))
+
+    def _refuse(self, source: Address, request: int, lsid: LogStreamID, error: errors.VarlogError) -> None:
+        detail = str(error)[: limits.MAX_DETAIL]
+        state = (Epoch(0), ReplicaState.SEALING, LLSN(0))
+        self._send(source, ReplicaReply(request, lsid, error.code, self._snid, *state, detail=detail))
+
+    async def stop(self) -> None:
+        """Finish what is being removed. No group and no read is under way any more."""
+        for lsid in self._leaving:
+            self.go_on(lsid)
+        await asyncio.gather(*self._deletions, return_exceptions=True)
