@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from varlog.core.metarepo import MetadataRepository, Role
@@ -18,7 +19,7 @@ from varlog.sim.evidence import ReplicaDump, TopicState
 from varlog.storage.files import OSFileSystem
 from varlog.storage.identity import identify
 from varlog.storage.log import LogStreamStorage
-from varlog.types import ClusterID
+from varlog.types import FIRST_LLSN, ClusterID, LogStreamIdentity
 
 
 def metadata_in(journal: Path, cid: ClusterID, scratch: Path) -> MetadataState:
@@ -47,20 +48,37 @@ def replicas_in(volume: Path, name: str, scratch: Path) -> Iterator[ReplicaDump]
     """Every replica on a volume of the node of that name."""
     for directory in sorted(volume.glob("cid=*/snid=*/lsid=*")):
         shutil.copytree(directory, scratch)
-        yield _dump(scratch, name)
+        with _opened(scratch) as (storage, identity):
+            yield _dump(storage, identity, name)
         shutil.rmtree(scratch)
 
 
-def _dump(directory: Path, name: str) -> ReplicaDump:
+def stored_in(volume: Path, scratch: Path) -> Mapping[int, int]:
+    """How many entries each replica on a volume holds, committed or not."""
+    found = {}
+    for directory in sorted(volume.glob("cid=*/snid=*/lsid=*")):
+        shutil.copytree(directory, scratch)
+        with _opened(scratch) as (storage, identity):
+            found[int(identity.lsid)] = storage.recovered.uncommitted_llsn_end - FIRST_LLSN
+        shutil.rmtree(scratch)
+    return found
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[tuple[LogStreamStorage, LogStreamIdentity]]:
     fs = OSFileSystem()
     identity = identify(fs, str(directory))
     assert identity is not None, f"{directory} holds no log stream"
     storage = LogStreamStorage.open(fs, str(directory), identity)
-    found = storage.recovered
     try:
-        batches, damaged = committed_batches(storage, found.trim_glsn, found.global_hwm)
+        yield storage, identity
     finally:
         storage.close()
+
+
+def _dump(storage: LogStreamStorage, identity: LogStreamIdentity, name: str) -> ReplicaDump:
+    found = storage.recovered
+    batches, damaged = committed_batches(storage, found.trim_glsn, found.global_hwm)
     return ReplicaDump(
         int(identity.tpid),
         int(identity.lsid),

@@ -386,6 +386,13 @@ def test_a_read_does_not_wait_for_ever(node: Node) -> None:
     assert node.replica.messages(ScanReply)[0].code == errors.NotYet.code
 
 
+def test_nobody_waits_for_a_replica_that_takes_nothing_any_more(node: Node) -> None:
+    node.scan(1, wait=True)
+    node.node.on_failed(LSID, errors.DiskFull("full"))
+    node.scan(1, wait=True)
+    assert [reply.code for reply in node.replica.messages(ScanReply)] == [errors.NotYet.code] * 2
+
+
 def test_the_number_of_waiting_reads_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_WAITING_READS", 2)
     for _ in range(3):

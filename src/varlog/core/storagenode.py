@@ -286,7 +286,7 @@ class StorageNode:
     def _on_scan(self, executor: LogStreamExecutor, source: Address, scan: Scan, now: float) -> None:
         if not self._try_scan(executor, source, scan):
             waiting = self._waiting.setdefault(executor.lsid, [])
-            if scan.wait and len(waiting) < limits.MAX_WAITING_READS:
+            if scan.wait and executor.healthy and len(waiting) < limits.MAX_WAITING_READS:
                 waiting.append(_WaitingScan(source, scan, now + SCAN_WAIT))
             else:
                 self._answer_not_yet(executor, source, scan)
@@ -315,11 +315,17 @@ class StorageNode:
         else:
             del self._waiting[executor.lsid]
 
+    def _send_away(self, executor: LogStreamExecutor) -> None:
+        """Who waits for a replica that takes nothing any more waits in vain; others may have what it lacks."""
+        for waiting in self._waiting.pop(executor.lsid, ()):
+            self._answer_not_yet(executor, waiting.source, waiting.scan)
+
     def finish_scan(self, plan: ReadPlan, result: Seq[StoredLine] | errors.VarlogError) -> None:
         """Answer a read that the caller has done."""
         scan = plan.scan
         if isinstance(result, errors.Corrupt):
             plan.executor.on_corrupt()
+            self._send_away(plan.executor)
         if isinstance(result, errors.VarlogError):
             first = GLSN(result.first) if isinstance(result, errors.Trimmed) else GLSN(0)
             reply = ScanReply(scan.request, scan.lsid, result.code, first=first, detail=str(result))
@@ -345,6 +351,7 @@ class StorageNode:
     def on_failed(self, lsid: LogStreamID, error: errors.VarlogError) -> None:
         """Writing what an executor staged has failed."""
         self._executors[lsid].on_failed(error.code)
+        self._send_away(self._executors[lsid])
 
     def tick(self, now: float) -> None:
         """Called a few times a second."""

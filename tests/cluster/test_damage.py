@@ -1,0 +1,86 @@
+"""What a kill and a rotten disk do to data, and what the rest of the cluster makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+import varlog
+from tests.cluster.cluster import Cluster, Files
+from tests.cluster.inspection import stored_in
+from tests.cluster.recorder import RecordedLog, judge
+from tests.cluster.waiting import until
+from varlog.sim.history import History, Kind, Outcome
+
+ENTRIES = 200
+
+
+async def append(client: RecordedLog, name: str, entries: int = ENTRIES) -> None:
+    done = await asyncio.gather(*(client.append([f"{name}/{number}".encode()]) for number in range(entries)))
+    assert all(done)
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["synced", "unsynced"])
+def test_a_kill_takes_what_was_not_synced(sync: bool, tmp_path: Path) -> None:
+    """The forgetful files have teeth: nodes that report before they have synced lose what they reported."""
+
+    async def test() -> None:
+        async with Cluster(tmp_path / "cluster", files=Files.FORGETFUL, streams=1) as cluster:
+            for node in cluster.nodes:
+                await node.stop()
+                node.flags = [] if sync else ["--no-sync"]
+            await cluster.start()
+            async with varlog.connect(cluster.path) as log:
+                client = RecordedLog("writer", log, History(monotonic))
+                await append(client, "entry")
+            await cluster.kill()
+            kept = [stored_in(cluster.volume(node.name), tmp_path / "inspected") for node in cluster.nodes]
+            assert kept == [{1: ENTRIES}] * 3 if sync else all(stored[1] < ENTRIES for stored in kept)
+
+    asyncio.run(test())
+
+
+def flip_a_bit(volume: Path, lsid: int, text: bytes) -> None:
+    """Of an entry in a replica's newest segment."""
+    newest = max(volume.glob(f"cid=*/snid=*/lsid={lsid}/*.seg"))
+    data = bytearray(newest.read_bytes())
+    data[data.index(text)] ^= 1
+    newest.write_bytes(data)
+
+
+async def live_through_damage(directory: Path) -> None:
+    history = History(monotonic)
+    async with Cluster(directory) as cluster:
+        node = cluster.nodes[1]
+        async with varlog.connect(cluster.path) as log:
+            client = RecordedLog("client", log, history)
+            await append(client, "before")
+            first = history.of(Kind.APPEND)[0]
+            await cluster.kill(node)
+            flip_a_bit(cluster.volume(node.name), first.lsid, first.payloads[0])
+            await node.start()
+
+            async def is_noticed() -> bool:
+                async with varlog.admin(cluster.path) as admin:
+                    replicas = (await admin.node(2)).replicas
+                return [replica.lsid for replica in replicas if not replica.healthy] == [first.lsid]
+
+            await until(is_noticed)
+            await append(client, "after")
+            assert first.lsid not in {op.lsid for op in history.of(Kind.APPEND)[-10:]}
+            for _ in range(3):
+                await client.scan(1, await client.tail() + 1)
+            assert {scan.outcome for scan in history.of(Kind.SCAN)} == {Outcome.OK}
+        assert set((await cluster.stop()).values()) == {0}
+        evidence = cluster.evidence(history)
+        assert [(dump.node, dump.lsid) for dump in evidence.replicas if dump.damaged] == [(node.name, first.lsid)]
+        judge(evidence, directory)
+
+
+def test_a_damaged_replica_is_found_and_passed_over(tmp_path: Path) -> None:
+    """A bit flips while its node is down. The replica says so and is in nobody's way: entries are read from the others,
+    and appends go to the other log stream."""
+    asyncio.run(live_through_damage(tmp_path / "cluster"))
