@@ -66,6 +66,30 @@ class Pong(Message, frozen=True):
     """The peer's clock, in microseconds since 1970."""
 
 
+LAYOUTS: Final[dict[type[Message], str]] = {
+    Ping: "Q",
+    Pong: "QQ",
+    Append: "QQQQQ",
+    AppendReply: "QQHQQQIB?",
+    Scan: "QQQI?",
+    ScanReply: "QQHQQIH",
+    Replicate: "QQQQ",
+    ReplicateAck: "QQQ?QQ",
+}
+"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Only a `ScanReply` differs:
+its fixed part is request, lsid, code, complete_to, first, number of batches and bytes of detail; the detail and the
+batches follow, each batch behind a `STORED`."""
+
+STORED: Final = Struct("<QQIQQQI")
+"""Before each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
+
+
+def _fixed(cls: type[Message]) -> tuple[Callable[..., bytes], Callable[..., tuple[Any, ...]], int]:
+    """To pack the fixed part behind its frame's header, to unpack it, and its size."""
+    body = Struct("<" + LAYOUTS[cls])
+    return Struct(FRAME + LAYOUTS[cls]).pack, body.unpack_from, body.size
+
+
 def _payload_size(payload: Buffer, most: int) -> int:
     size = len(payload)
     if size > most:
@@ -74,8 +98,7 @@ def _payload_size(payload: Buffer, most: int) -> int:
 
 
 def ping(number: int) -> Codec:
-    frame, fixed = Struct(FRAME + "Q"), Struct("<Q")
-    pack, unpack = frame.pack, fixed.unpack_from
+    pack, unpack, _ = _fixed(Ping)
 
     def encode(message: Ping, out: Out) -> int:
         size = 8 + _payload_size(message.payload, limits.MAX_PING_BYTES)
@@ -89,7 +112,7 @@ def ping(number: int) -> Codec:
 
 
 def pong(number: int) -> Codec:
-    pack, unpack = Struct(FRAME + "QQ").pack, Struct("<QQ").unpack_from
+    pack, unpack, _ = _fixed(Pong)
 
     def encode(message: Pong, out: Out) -> int:
         out(pack(16, number, 0, message.request, message.time))
@@ -102,8 +125,7 @@ def pong(number: int) -> Codec:
 
 
 def append(number: int) -> Codec:
-    """request, lsid, epoch, prev_sequence, horizon; the batch."""
-    pack, unpack = Struct(FRAME + "5Q").pack, Struct("<5Q").unpack_from
+    pack, unpack, _ = _fixed(Append)
 
     def encode(message: Append, out: Out) -> int:
         batch = message.batch
@@ -139,10 +161,7 @@ def append(number: int) -> Codec:
 
 
 def append_reply(number: int) -> Codec:
-    """request, lsid, code, epoch, glsn, llsn, count, replicas, synced."""
-    layout = "QQHQQQIB?"
-    pack, unpack = Struct(FRAME + layout).pack, Struct("<" + layout).unpack_from
-    size = Struct("<" + layout).size
+    pack, unpack, size = _fixed(AppendReply)
 
     def encode(message: AppendReply, out: Out) -> int:
         out(
@@ -170,8 +189,7 @@ def append_reply(number: int) -> Codec:
 
 
 def replicate(number: int) -> Codec:
-    """lsid, epoch, llsn, prev_sequence; the batch."""
-    pack, unpack = Struct(FRAME + "4Q").pack, Struct("<4Q").unpack_from
+    pack, unpack, _ = _fixed(Replicate)
 
     def encode(message: Replicate, out: Out) -> int:
         batch = message.batch
@@ -198,10 +216,7 @@ def replicate(number: int) -> Codec:
 
 
 def replicate_ack(number: int) -> Codec:
-    """lsid, snid, epoch, accepted, received_end, durable_end."""
-    layout = "QQQ?QQ"
-    pack, unpack = Struct(FRAME + layout).pack, Struct("<" + layout).unpack_from
-    size = Struct("<" + layout).size
+    pack, unpack, size = _fixed(ReplicateAck)
 
     def encode(message: ReplicateAck, out: Out) -> int:
         out(
@@ -226,10 +241,7 @@ def replicate_ack(number: int) -> Codec:
 
 
 def scan(number: int) -> Codec:
-    """request, lsid, glsn_begin, max_bytes, wait."""
-    layout = "QQQI?"
-    pack, unpack = Struct(FRAME + layout).pack, Struct("<" + layout).unpack_from
-    size = Struct("<" + layout).size
+    pack, unpack, size = _fixed(Scan)
 
     def encode(message: Scan, out: Out) -> int:
         out(
@@ -252,10 +264,6 @@ def scan(number: int) -> Codec:
     return Codec(encode, decode, decode, size, size)
 
 
-SCAN_HEAD: Final = "QQHQQIH"
-"""request, lsid, code, complete_to, first, number of batches, bytes of detail; the detail; the batches."""
-STORED: Final = Struct("<QQIQQQI")
-"""Before each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
 MAX_DETAIL_BYTES: Final = 1 * limits.KIB
 MAX_SCAN_REPLY: Final = 2 * limits.SCAN_REPLY_BYTES + limits.MAX_BATCH_BYTES + 2 * MAX_DETAIL_BYTES
 """A reply ends with the batch that reaches `max_bytes`. What stands before its batches may be as much again as they
@@ -263,9 +271,8 @@ are, if they are small."""
 
 
 def scan_reply(number: int) -> Codec:
-    pack, unpack = Struct(FRAME + SCAN_HEAD).pack, Struct("<" + SCAN_HEAD).unpack_from
-    pack_stored, unpack_stored = STORED.pack, STORED.unpack_from
-    head, step = Struct("<" + SCAN_HEAD).size, STORED.size
+    pack, unpack, head = _fixed(ScanReply)
+    pack_stored, unpack_stored, step = STORED.pack, STORED.unpack_from, STORED.size
 
     def encode(message: ScanReply, out: Out) -> int:
         detail = message.detail.encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
