@@ -1,0 +1,224 @@
+"""The command `varlog demo`: the story, told as it happens.
+
+A metadata repository, a manager and three storage nodes are started as processes of their own, in a directory that is
+deleted afterwards. Writers append and readers follow. A storage node is killed with SIGKILL and started again, then all
+five processes are; each time the log comes back by itself, in the manager's own words, and the writers go on. In the
+end `varlog.demo.proof` judges what the clients saw.
+
+On a terminal a panel below the story shows the processes and the pulse of the log. Elsewhere there are plain lines.
+However the demo ends, also by Ctrl-C, the processes it started end with it (see `varlog.processes`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from varlog.daemon.service import loop_factory
+from varlog.demo.clients import Clients
+from varlog.demo.proof import CHECKS, judge
+from varlog.processes import Daemon, LocalCluster
+
+WRITERS: Final = 4
+READERS: Final = 2
+STREAMS: Final = 2
+WORK_SECONDS: Final = 3.0
+DOWN_SECONDS: Final = 1.5
+RECOVERY_SECONDS: Final = 30.0
+SAMPLE_SECONDS: Final = 0.1
+PULSE: Final = 40
+"""So many samples are shown."""
+BARS: Final = " ▁▂▃▄▅▆▇█"
+ROLES: Final = {"vmr": "metadata repository", "vms": "manager", "vsn": "storage node"}
+
+
+def run_demo() -> int:
+    """Tell the story; 0 if the proof holds."""
+    with (
+        tempfile.TemporaryDirectory(prefix="varlog-demo-") as path,
+        asyncio.Runner(loop_factory=loop_factory()) as runner,
+    ):
+        return runner.run(Demo(Path(path), Console(highlight=False)).run())
+
+
+class Demo:
+    """One telling of the story."""
+
+    def __init__(self, path: Path, console: Console) -> None:
+        self._console = console
+        self._begun = time.monotonic()
+        self._cluster = LocalCluster(path, streams=STREAMS)
+        self._cluster.vms.options["log_format"] = "json"
+        self._clients = Clients(path)
+        self._killed = 0
+        self._longest_pause = 0.0
+        self._pulse: list[int] = []
+        self._acknowledged_at_sample = 0
+        self._heard = 0
+        """So much of the manager's log has been told."""
+
+    async def run(self) -> int:
+        """The whole of it; the exit code."""
+        async with self._cluster:
+            self._introduce()
+            with Live(console=self._console, auto_refresh=False, transient=True) as live:
+                watching = asyncio.create_task(self._watch(live))
+                try:
+                    await self._play()
+                    tail = await self._clients.stop()
+                finally:
+                    watching.cancel()
+                    await asyncio.gather(watching, return_exceptions=True)
+                    await self._clients.cancel()
+        return self._conclude(tail)
+
+    async def _play(self) -> None:
+        self._act(f"{WRITERS} writers append, {READERS} readers follow")
+        self._clients.start(writers=WRITERS, readers=READERS)
+        await self._work()
+        node = self._cluster.nodes[1]
+        self._act(f"kill -9 {node.name}")
+        await self._kill_and_restart(node)
+        self._act("kill -9 everything")
+        await self._kill_and_restart(*self._cluster.daemons)
+
+    # What it is made of
+
+    async def _work(self) -> None:
+        before = self._clients.acknowledged
+        await asyncio.sleep(WORK_SECONDS)
+        done = self._clients.acknowledged - before
+        self._say(f"{done:,} entries in {WORK_SECONDS:g} seconds; the log ends at {self._clients.greatest:,}")
+
+    async def _kill_and_restart(self, *daemons: Daemon) -> None:
+        for daemon in daemons:
+            daemon.send(signal.SIGKILL)
+        killed = time.monotonic()
+        for daemon in daemons:
+            await daemon.ended()
+            self._say(f"{daemon.name} (pid {daemon.pid}) is gone", "red")
+        self._killed += len(daemons)
+        before = self._clients.acknowledged
+        await asyncio.sleep(DOWN_SECONDS)
+        done = self._clients.acknowledged - before
+        self._say(f"{DOWN_SECONDS:g} seconds later {done:,} more entries are acknowledged; the writers wait")
+        async with asyncio.TaskGroup() as starting:
+            for daemon in daemons:
+                starting.create_task(daemon.start())
+        for daemon in daemons:
+            self._say(f"{daemon.name} is started again (pid {daemon.pid})", "green")
+        before = self._clients.acknowledged
+        async with asyncio.timeout(RECOVERY_SECONDS):
+            while self._clients.acknowledged == before:  # noqa: ASYNC110  # the cluster comes back by itself
+                await asyncio.sleep(0.01)
+        pause = time.monotonic() - killed
+        self._longest_pause = max(self._longest_pause, pause)
+        self._say(f"the log goes on, {pause:.1f} seconds after the kill", "green")
+        await self._work()
+
+    # Watching
+
+    async def _watch(self, live: Live) -> None:
+        """Tell what the manager does, and keep the panel up to date."""
+        while True:
+            self._tell_manager()
+            self._pulse.append(self._clients.acknowledged - self._acknowledged_at_sample)
+            self._acknowledged_at_sample = self._clients.acknowledged
+            if self._console.is_terminal:
+                live.update(self._panel(), refresh=True)
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    def _tell_manager(self) -> None:
+        with self._cluster.vms.log.open("rb") as file:
+            file.seek(self._heard)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break  # the rest of it is yet to come
+                self._heard += len(line)
+                event = json.loads(line)["event"]
+                if event.startswith("log stream "):
+                    self._line(f"manager: {event}", "cyan")
+
+    def _panel(self) -> Group:
+        states = Text()
+        for daemon in self._cluster.daemons:
+            states.append(f" {daemon.name} ", style="black on green" if daemon.alive else "white on red")
+            states.append(" ")
+        recent = self._pulse[-PULSE:]
+        highest = max([1, *recent])
+        bars = "".join(BARS[round(count / highest * (len(BARS) - 1))] for count in recent)
+        rate = f"{sum(self._pulse[-10:]) / SAMPLE_SECONDS / 10:,.0f} entries/s"
+        return Group(Text(), states, Text(f"{bars:>{PULSE}}  {rate}  {self._clients.greatest:,} in all"))
+
+    # Telling
+
+    def _introduce(self) -> None:
+        self._heard = self._cluster.vms.log.stat().st_size
+        self._act(f"A cluster of {len(self._cluster.daemons)} processes")
+        for daemon in self._cluster.daemons:
+            role = ROLES[daemon.program]
+            self._say(f"{daemon.name:4}  pid {daemon.pid}  {daemon.address}  {role}")
+        self._say(f"topic 'log': {STREAMS} log streams, each with a replica on every storage node")
+
+    def _act(self, title: str) -> None:
+        self._console.print(f"\n[bold]{escape(title)}[/bold]")
+
+    def _say(self, sentence: str, style: str = "") -> None:
+        self._tell_manager()
+        self._line(sentence, style)
+
+    def _line(self, sentence: str, style: str) -> None:
+        moment = time.monotonic() - self._begun
+        self._console.print(f"{moment:6.1f}  {escape(sentence)}", style=style, soft_wrap=True)
+
+    def _conclude(self, tail: int) -> int:
+        self._act("The proof")
+        failed = 0
+        for claim, findings in judge(self._clients.record):
+            verdict = "[bold red]VIOLATED[/bold red]" if findings else "[green]holds[/green]"
+            self._console.print(f"  {verdict}  {claim}", soft_wrap=True)
+            for finding in findings:
+                self._console.print(f"    {finding}", style="red", markup=False, soft_wrap=True)
+            failed += bool(findings)
+        self._act("The run")
+        self._console.print(self._summary(tail, failed))
+        if not failed:
+            self._console.print("[green]one order, nothing lost, nothing twice[/green]")
+        return 1 if failed else 0
+
+    def _summary(self, tail: int, failed: int) -> Table:
+        record = self._clients.record
+        seconds = time.monotonic() - self._begun
+        unknown = sum(not sent.position for all_sent in record.sent.values() for sent in all_sent)
+        table = Table(show_header=False)
+        table.add_column()
+        table.add_column(justify="right")
+        for name, value in (
+            ("entries in the log", f"{tail:,}"),
+            ("acknowledged", f"{self._clients.acknowledged:,}"),
+            ("not acknowledged", f"{unknown:,}"),
+            ("read by each reader", ", ".join(sorted({f"{len(seen):,}" for seen in record.read}))),
+            ("processes killed", f"{self._killed}"),
+            ("longest wait of a writer", f"{self._longest_pause:.1f} s"),
+            ("most entries in a second", f"{self._fastest():,}"),
+            ("checks passed", f"{len(CHECKS) - failed} of {len(CHECKS)}"),
+            ("seconds", f"{seconds:.1f}"),
+        ):
+            table.add_row(name, value)
+        return table
+
+    def _fastest(self) -> int:
+        """The most that was acknowledged within a second."""
+        samples = round(1 / SAMPLE_SECONDS)
+        return max((sum(self._pulse[begin : begin + samples]) for begin in range(len(self._pulse))), default=0)
