@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import resource
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -24,7 +25,7 @@ from typing import Any
 from tests.wire.peers import CLIENT, NODE, SECRET, Recorder, Stranger, join, run, serve, until
 from varlog import limits
 from varlog.core.messages import Append, AppendReply, GetMetadata, Message, Replicate, Report, ScanReply
-from varlog.errors import ProtocolError
+from varlog.errors import ProtocolError, VarlogError
 from varlog.types import LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, Version
 from varlog.wire import Connection, Ping, Pong, Role, Secret, Server, catalogue
 from varlog.wire.frames import BUDGET
@@ -32,6 +33,8 @@ from varlog.wire.hello import Dialing, Hello, Identity
 
 AT_ONCE = 8
 SLOWEST_CALL = 10.0
+MOST_MEMORY = 3 << 30
+"""Of address space: a leak ends the run and not the machine."""
 WRONG = Secret(b"not the secret of the cluster, but as long")
 
 
@@ -46,8 +49,10 @@ class Tally:
     complaints: list[str] = field(default_factory=list)
 
 
-class Members(Recorder):
-    """The server's receiver: answers as a storage node would, at greater length if it is asked to."""
+class Members:
+    """The server's receiver: answers as a storage node would, at greater length if it is asked to; keeps nothing."""
+
+    def on_connected(self, connection: Connection) -> None: ...
 
     def on_message(self, connection: Connection, message: Message) -> None:
         match message:
@@ -62,6 +67,8 @@ class Members(Recorder):
                 raise ProtocolError("not what a storage node is asked")
 
     def on_turn(self, connection: Connection) -> None: ...
+
+    def on_closed(self, connection: Connection, error: VarlogError | None) -> None: ...
 
 
 # What strangers do
@@ -230,6 +237,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
     wanted = parser.parse_args()
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     tally = Tally()
     try:
         run(fuzz(wanted.seconds, wanted.seed, tally), wanted.seconds + 60)
@@ -238,6 +246,7 @@ def main() -> None:
         lines += [
             f"{tally.calls:8d} calls of the member, the slowest took {tally.slowest * 1000:.0f} ms",
             f"{tally.most_held / limits.MIB:8.1f} MiB held at most for what was being received",
+            f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / limits.KIB:8.1f} MiB resident at most",
             f"seed {wanted.seed}",
         ]
         sys.stdout.write("\n".join(lines) + "\n")

@@ -12,7 +12,7 @@ import uvloop
 from varlog.core.messages import Message
 from varlog.errors import VarlogError
 from varlog.types import ClusterID
-from varlog.wire import Connection, Identity, Ping, Pong, Role, Secret, Server, catalogue, dial
+from varlog.wire import Connection, Identity, Ping, Pong, Receiver, Role, Secret, Server, catalogue, dial
 from varlog.wire.endpoint import format_address, parse_address
 from varlog.wire.hello import Accepting, Dialing, Refused
 
@@ -95,7 +95,7 @@ class Recorder:
         return self.closed[-1][1]
 
 
-async def serve(receiver: Recorder, identity: Identity = NODE, address: str = "127.0.0.1:0") -> Server:
+async def serve(receiver: Receiver, identity: Identity = NODE, address: str = "127.0.0.1:0") -> Server:
     return await Server.start(address, identity, MEMBERS, SECRET, receiver)
 
 

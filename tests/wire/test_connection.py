@@ -129,7 +129,7 @@ def test_closing_sends_what_was_queued_and_nothing_after() -> None:
         assert len(await there.received(50)) == 50
         assert isinstance(await there.ended(), errors.ConnectionLost)
         assert await here.ended() is None
-        assert connection.buffered == 0
+        assert (connection.buffered, connection.held) == (0, 0)
         assert not connection.send(Ping(1))
         await server.close()
         assert (len(here.closed), len(there.closed)) == (1, 1)

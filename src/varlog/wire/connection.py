@@ -364,6 +364,7 @@ class Connection(asyncio.BufferedProtocol):
         self._socket = -1
         self._pieces.clear()
         self._queued = 0
+        self._reader.drop()
         self._watch_nothing()
         if self._borrowed:
             self._give_back()

@@ -63,6 +63,12 @@ class FrameReader:
         self._store = store
         self._table = catalogue.AFTER_HELLO
 
+    def drop(self) -> None:
+        """Nothing more is received: give the memory back, whoever may still hold on to the connection."""
+        self._store = memoryview(b"")
+        self._large = None
+        self._end = 0
+
     @property
     def partial(self) -> bool:
         """Whether a frame has begun and is not complete."""
