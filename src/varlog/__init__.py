@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from varlog.batch import Codec
-    from varlog.client.admin import Admin, admin
+    from varlog.client.administering import Admin, admin
     from varlog.client.entries import AppendResult, Entry, EntryBatch
     from varlog.client.log import Log, connect
     from varlog.client.reading import Subscription
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Admin": "varlog.client.admin",
+    "Admin": "varlog.client.administering",
     "AppendResult": "varlog.client.entries",
     "Appender": "varlog.client.writing",
     "Codec": "varlog.batch",
@@ -56,7 +56,7 @@ _HOMES: Final = {
     "EntryBatch": "varlog.client.entries",
     "Log": "varlog.client.log",
     "Subscription": "varlog.client.reading",
-    "admin": "varlog.client.admin",
+    "admin": "varlog.client.administering",
     "connect": "varlog.client.log",
     "embedded": "varlog.embedded",
 }

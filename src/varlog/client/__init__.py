@@ -6,9 +6,10 @@ state machines of `varlog.core`, which hold all of the protocol. Everything is a
 
 from __future__ import annotations
 
+from varlog.client.administering import Admin, admin
 from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import Log, connect
 from varlog.client.reading import Subscription
 from varlog.client.writing import Appender
 
-__all__ = ["AppendResult", "Appender", "Entry", "EntryBatch", "Log", "Subscription", "connect"]
+__all__ = ["Admin", "AppendResult", "Appender", "Entry", "EntryBatch", "Log", "Subscription", "admin", "connect"]

@@ -169,6 +169,13 @@ class Batches:
             raise StopAsyncIteration
         return EntryBatch(chunk)
 
+    async def several(self) -> list[EntryBatch]:
+        """The next batch, waited for, and those behind it that are there already; none at the end."""
+        found = [batch for batch in (await anext(self, None),) if batch is not None]
+        while found and self._feed is not None and (chunk := self._feed.take()) is not None:
+            found.append(EntryBatch(chunk))
+        return found
+
     async def aclose(self) -> None:
         """Read no more."""
         self.close()

@@ -1,0 +1,380 @@
+"""The client without asyncio, for scripts and notebooks.
+
+    import varlog.sync
+
+    with varlog.sync.connect("varlog-data") as log:
+        result = log.append(b"hello")
+        for entry in log.subscribe(result.glsn):
+            print(entry.glsn, entry.data)
+
+A thin wrapper: one event loop in one background thread does the work for all clients of the process, and every method
+here hands a coroutine of the asynchronous client to it and waits. It runs while a client is open. Methods may be called
+from any thread; an interrupt (Ctrl-C) cancels the call that is waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from varlog import client, errors
+from varlog.batch import Codec
+from varlog.client.entries import AppendResult, Entry, EntryBatch
+from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
+from varlog.client.reading import Batches as _Batches
+from varlog.client.writing import Appender as _Appender
+from varlog.core.messages import Info, Metadata, NodeInfo, StreamInfo, TopicInfo
+
+if TYPE_CHECKING:
+    from varlog.client.writing import Entries
+
+_T = TypeVar("_T")
+
+
+class _Background:
+    """The event loop and its thread, for as long as anyone uses them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="varlog", daemon=True)
+                self._thread.start()
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+                self._thread.join()
+                self._loop.close()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Have the loop do it, and wait."""
+        with self._lock:
+            if not self._users:
+                raise errors.Closed("the client was closed")
+            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def tell(self, call: Callable[[], object]) -> None:
+        """Have the loop call it some time soon, if it still runs."""
+        with self._lock:
+            if self._users:
+                self._loop.call_soon_threadsafe(call)
+
+
+_background: Final = _Background()
+
+
+class _Client:
+    """Something of the asynchronous client, used from outside of its loop."""
+
+    def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._close = close
+        self._is_open = True
+
+    def close(self) -> None:
+        """End what is under way with `Closed`, and all connections."""
+        if self._is_open:
+            self._is_open = False
+            try:
+                _background.run(self._close)
+            finally:
+                _background.release()
+
+
+def _connected(make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    _background.acquire()
+    try:
+        return _background.run(make)
+    except BaseException:
+        _background.release()
+        raise
+
+
+class Batches:
+    """An iterator of batches, in GLSN order without a gap."""
+
+    def __init__(self, batches: _Batches) -> None:
+        self._batches = batches
+        self._ready: deque[EntryBatch] = deque()
+
+    def __iter__(self) -> Iterator[EntryBatch]:
+        return self
+
+    def __next__(self) -> EntryBatch:
+        if not self._ready:
+            self._ready.extend(_background.run(self._batches.several))
+        if not self._ready:
+            raise StopIteration
+        return self._ready.popleft()
+
+    def close(self) -> None:
+        """Read no more."""
+        _background.tell(self._batches.close)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Subscription:
+    """An iterator of entries that waits for more at the tail; see `varlog.client.Subscription`."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+        self._entries = chain.from_iterable(batches)
+
+    def batches(self) -> Batches:
+        """The same as batches."""
+        return self._batches
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self._entries
+
+    def __next__(self) -> Entry:
+        return next(self._entries)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._batches.close()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Pending:
+    """The result of an append that was sent and may not be decided yet."""
+
+    def __init__(self, future: asyncio.Future[AppendResult]) -> None:
+        self._future = future
+
+    def result(self) -> AppendResult:
+        """Wait for it."""
+
+        async def wait() -> AppendResult:
+            return await asyncio.shield(self._future)
+
+        return _background.run(wait)
+
+
+class Appender:
+    """Appends on one log stream, pipelined; see `varlog.client.Appender`."""
+
+    def __init__(self, appender: _Appender) -> None:
+        self._appender = appender
+
+    def append(self, data: bytes) -> Pending:
+        """Send one entry as soon as there is room."""
+        return Pending(_background.run(lambda: self._appender.append(data)))
+
+    def append_batch(self, entries: Entries) -> Pending:
+        """Send one batch as soon as there is room."""
+        return Pending(_background.run(lambda: self._appender.append_batch(entries)))
+
+    def flush(self) -> None:
+        """Wait until all that was sent is decided; raises the first failure since the last flush."""
+        _background.run(self._appender.flush)
+
+    def __enter__(self) -> Appender:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        _background.run(lambda: self._appender.__aexit__(kind, error, traceback))
+
+
+class Log(_Client):
+    """One topic of a cluster; see `varlog.client.Log`, whose methods these are."""
+
+    def __init__(self, log: client.Log) -> None:
+        super().__init__(log.close)
+        self._log = log
+
+    def append(self, data: bytes, *, timeout: float | None = None) -> AppendResult:
+        """Append one entry and wait until it is durable on all replicas and has its position."""
+        return _background.run(lambda: self._log.append(data, timeout=timeout))
+
+    def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
+        """Append entries together: they get consecutive positions, all of them or none."""
+        return _background.run(lambda: self._log.append_batch(entries, timeout=timeout))
+
+    def appender(
+        self, *, window: int = DEFAULT_WINDOW, codec: Codec = Codec.NONE, timeout: float | None = None
+    ) -> Appender:
+        """Append in a pipeline: up to `window` batches are under way at once, in the order they were sent."""
+
+        async def make() -> _Appender:
+            return self._log.appender(window=window, codec=codec, timeout=timeout)
+
+        return Appender(_background.run(make))
+
+    def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
+        """The entry at a position."""
+        return _background.run(lambda: self._log.read(glsn, timeout=timeout))
+
+    def scan(self, begin: int = 1, end: int | None = None, *, timeout: float | None = None) -> Batches:
+        """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail."""
+        return Batches(self._log.scan(begin, end, timeout=timeout))
+
+    def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
+        """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""
+        return Subscription(Batches(self._log.subscribe(begin, end=end).batches()))
+
+    def tail(self, *, timeout: float | None = None) -> int:
+        """The last position that is written; 0 if none is."""
+        return _background.run(lambda: self._log.tail(timeout=timeout))
+
+    def first(self, *, timeout: float | None = None) -> int:
+        """The first position that is not trimmed."""
+        return _background.run(lambda: self._log.first(timeout=timeout))
+
+    def trim(self, glsn: int, *, timeout: float | None = None) -> int:
+        """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now."""
+        return _background.run(lambda: self._log.trim(glsn, timeout=timeout))
+
+    def refresh(self, *, timeout: float | None = None) -> None:
+        """Read the cluster's metadata anew."""
+        _background.run(lambda: self._log.refresh(timeout=timeout))
+
+    @property
+    def name(self) -> str:
+        return self._log.name
+
+    @property
+    def metadata(self) -> Metadata:
+        """What is known of the cluster; it may be old, see `refresh`."""
+        return self._log.metadata
+
+    @property
+    def topic(self) -> TopicInfo:
+        """What is known of this topic."""
+        return self._log.topic
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Admin(_Client):
+    """Nodes, topics and log streams of a cluster; see `varlog.client.administering.Admin`, whose methods these are."""
+
+    def __init__(self, admin: client.Admin) -> None:
+        super().__init__(admin.close)
+        self._admin = admin
+
+    def add_node(self, address: str, *, timeout: float | None = None) -> int:
+        """Register the storage node that listens at an address; returns its id."""
+        return _background.run(lambda: self._admin.add_node(address, timeout=timeout))
+
+    def remove_node(self, snid: int, *, timeout: float | None = None) -> None:
+        """Take out a node that has no replica of any log stream."""
+        _background.run(lambda: self._admin.remove_node(snid, timeout=timeout))
+
+    def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
+        """The registered storage nodes."""
+        return _background.run(lambda: self._admin.nodes(timeout=timeout))
+
+    def node(self, snid: int, *, timeout: float | None = None) -> Info:
+        """What a storage node says of itself, its volumes and its replicas."""
+        return _background.run(lambda: self._admin.node(snid, timeout=timeout))
+
+    def add_topic(
+        self,
+        name: str,
+        *,
+        replication_factor: int = 0,
+        min_replicas: int = 0,
+        streams: int = 1,
+        timeout: float | None = None,
+    ) -> TopicInfo:
+        """Make a topic and wait until its log streams run. 0 lets the manager choose."""
+        return _background.run(
+            lambda: self._admin.add_topic(
+                name,
+                replication_factor=replication_factor,
+                min_replicas=min_replicas,
+                streams=streams,
+                timeout=timeout,
+            )
+        )
+
+    def remove_topic(self, name: str, *, timeout: float | None = None) -> None:
+        """Delete a topic, its log streams and their data."""
+        _background.run(lambda: self._admin.remove_topic(name, timeout=timeout))
+
+    def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
+        return _background.run(lambda: self._admin.topics(timeout=timeout))
+
+    def add_stream(self, topic: str, *, nodes: Sequence[int] = (), timeout: float | None = None) -> StreamInfo:
+        """Make one more log stream in a topic; waits until it runs."""
+        return _background.run(lambda: self._admin.add_stream(topic, nodes=nodes, timeout=timeout))
+
+    def remove_stream(self, lsid: int, *, timeout: float | None = None) -> None:
+        """Delete a log stream that holds no entry a reader could ask for."""
+        _background.run(lambda: self._admin.remove_stream(lsid, timeout=timeout))
+
+    def streams(self, topic: str | None = None, *, timeout: float | None = None) -> list[StreamInfo]:
+        """The log streams of a topic, or of all."""
+        return _background.run(lambda: self._admin.streams(topic, timeout=timeout))
+
+    def metadata(self, *, timeout: float | None = None) -> Metadata:
+        """The present state of the cluster, all of one version."""
+        return _background.run(lambda: self._admin.metadata(timeout=timeout))
+
+    def __enter__(self) -> Admin:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def connect(
+    cluster: str | Path | None = None,
+    *,
+    topic: str | None = None,
+    cid: int | None = None,
+    secret_file: str | Path | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Log:
+    """Connect to a topic of a cluster; the arguments are those of `varlog.connect`."""
+
+    async def make() -> client.Log:
+        return await client.connect(cluster, topic=topic, cid=cid, secret_file=secret_file, timeout=timeout)
+
+    return Log(_connected(make))
+
+
+def admin(
+    cluster: str | Path | None = None,
+    *,
+    cid: int | None = None,
+    secret_file: str | Path | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+) -> Admin:
+    """Connect to a cluster to administer it; the arguments are those of `varlog.connect`."""
+
+    async def make() -> client.Admin:
+        return await client.admin(cluster, cid=cid, secret_file=secret_file, timeout=timeout)
+
+    return Admin(_connected(make))
