@@ -22,6 +22,7 @@ from varlog.types import MAX_ID, ClusterID, LogStreamID, StorageNodeID
 
 _BOOT_NAME = "boot"
 _BOOT_BYTES = 32
+_LAST_BOOT = (1 << 63) - 1
 
 
 class Volumes:
@@ -84,7 +85,7 @@ class Volumes:
                 data = file.pread(_BOOT_BYTES, 0)
             finally:
                 file.close()
-        if not bytes(data).isdigit():
+        if not bytes(data).isdigit() or int(data) > _LAST_BOOT:
             raise errors.WrongIdentity(f"{name} does not hold the number of a start")
         return int(data)
 
@@ -128,9 +129,9 @@ def _numbers(fs: FileSystem, path: str, prefix: str) -> list[int]:
     """The ids that directories are named after. What is not named exactly as this node names them is none of its."""
     with _typed_errors(path):
         names = fs.listdir(path) if fs.exists(path) else []
-    numbers = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-    found = [int(number) for number in numbers if number.isascii() and number.isdigit()]
-    return [number for number in found if 1 <= number <= MAX_ID and f"{prefix}{number}" in names]
+    found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+    numbers = [int(digits) for digits in found if digits.isascii() and digits.isdigit() and digits[0] != "0"]
+    return [number for number in numbers if number <= MAX_ID]
 
 
 @contextmanager

@@ -1,0 +1,284 @@
+"""A small cluster in the test's own process: the real daemons on one event loop, with real files and sockets.
+
+Each can be stopped and started by itself; and there is somebody who talks to them in any role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import uvloop
+
+from tests.cluster.waiting import pause
+from varlog import batch, errors
+from varlog.core.messages import (
+    AddNode,
+    AddTopic,
+    Append,
+    AppendReply,
+    Decided,
+    GetInfo,
+    GetMetadata,
+    Info,
+    Managed,
+    Message,
+    Metadata,
+    StreamInfo,
+)
+from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig
+from varlog.manager.server import ManagerServer
+from varlog.metarepo.server import MetadataRepositoryServer
+from varlog.storage.files import FileSystem, OSFileSystem
+from varlog.storagenode.server import StorageNodeServer
+from varlog.types import LLSN, ClusterID, Sequence, StreamStatus
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Identity, Role
+from varlog.wire.link import dial
+from varlog.wire.secret import Secret
+
+CID: Final = ClusterID(3)
+TOPIC: Final = "log"
+SECONDS: Final = 20.0
+LOOK_SECONDS: Final = 0.005
+ANY_PORT: Final = "127.0.0.1:0"
+
+M = TypeVar("M", bound=Message)
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run on the loop of the daemons; a test that hangs fails, and so does one that lets an exception escape."""
+    strays: list[dict[str, Any]] = []
+
+    async def whole() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: strays.append(context))
+        await asyncio.wait_for(main, SECONDS)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(whole())
+    assert not strays
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait for what daemons bring about by themselves; the test as a whole has a deadline."""
+    while not holds():
+        await pause(LOOK_SECONDS)
+
+
+class Caller:
+    """One connection to a daemon, in some role."""
+
+    def __init__(self) -> None:
+        self.connection: Connection
+        self.heard: list[Message] = []
+        self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """Why the connection ended, an error or None."""
+        self._requests = 0
+        self._waiting: dict[int, asyncio.Future[Message]] = {}
+
+    async def ask(self, kind: type[M], build: Callable[[int], Message]) -> M:
+        """Send a request, made with its number, and wait for its answer; raises if the connection ends instead."""
+        self._requests += 1
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[self._requests] = answer
+        self.connection.send(build(self._requests))
+        await asyncio.wait({answer, self.ended}, return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            raise self.ended.result() or errors.ConnectionLost("closed")
+        reply = answer.result()
+        assert isinstance(reply, kind), reply
+        return reply
+
+    def on_connected(self, connection: Connection) -> None: ...
+
+    def on_message(self, _connection: Connection, message: Message) -> None:
+        answer = self._waiting.pop(getattr(message, "request", 0), None)
+        if answer is not None:
+            answer.set_result(message)
+        else:
+            self.heard.append(message)
+
+    def on_turn(self, connection: Connection) -> None: ...
+
+    def on_closed(self, _connection: Connection, error: errors.VarlogError | None) -> None:
+        self.ended.set_result(error)
+
+
+class Small:
+    """See the module's text."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.failures: list[BaseException] = []
+        """What daemons said they must stop for."""
+        self.vmr: MetadataRepositoryServer
+        self.nodes: dict[int, StorageNodeServer] = {}
+        self.managers: list[ManagerServer] = []
+        self._callers: list[Caller] = []
+        self.secret_file = path / "secret"
+        self.secret = Secret.create(self.secret_file)
+        (path / "metadata").mkdir()
+
+    # Daemons
+
+    async def start_vmr(self, listen: str = ANY_PORT, fs: FileSystem | None = None) -> None:
+        config = MetadataRepositoryConfig(
+            cluster=CID, secret_file=str(self.secret_file), path=str(self.path / "metadata"), listen=listen, http=None
+        )
+        self.vmr = await MetadataRepositoryServer.start(config, fs or OSFileSystem(), self.failures.append)
+
+    async def restart_vmr(self) -> None:
+        """At the same address, since everybody else is told only one."""
+        address = self.vmr.address
+        await self.vmr.stop()
+        await self.start_vmr(address)
+
+    async def start_manager(self) -> ManagerServer:
+        config = ManagerConfig(
+            cluster=CID,
+            secret_file=str(self.secret_file),
+            listen=ANY_PORT,
+            metadata_repository=self.vmr.address,
+            http=None,
+        )
+        self.managers.append(await ManagerServer.start(config))
+        return self.managers[-1]
+
+    async def stop_manager(self, manager: ManagerServer) -> None:
+        self.managers.remove(manager)
+        await manager.stop()
+
+    def volumes(self, number: int, count: int = 1) -> list[str]:
+        paths = [self.path / f"node-{number}-{volume}" for volume in range(count)]
+        for path in paths:
+            path.mkdir(exist_ok=True)
+        return [str(path) for path in paths]
+
+    def node_config(self, number: int, **options: Any) -> StorageNodeConfig:
+        given: dict[str, Any] = {"volumes": self.volumes(number), "snid": number, "listen": ANY_PORT, "cluster": CID}
+        about = {"metadata_repository": self.vmr.address, "secret_file": str(self.secret_file), "http": None}
+        return StorageNodeConfig(**(given | about | options))
+
+    async def start_node(self, number: int, fs: FileSystem | None = None, **options: Any) -> StorageNodeServer:
+        config = self.node_config(number, **options)
+        node = await StorageNodeServer.start(config, fs or OSFileSystem(), self.failures.append)
+        self.nodes[number] = node
+        return node
+
+    async def stop_node(self, number: int) -> None:
+        await self.nodes.pop(number).stop()
+
+    async def stop(self) -> None:
+        for caller in self._callers:
+            caller.connection.close()
+        for manager in self.managers:
+            await manager.stop()
+        for node in self.nodes.values():
+            await node.stop()
+        await self.vmr.stop()
+
+    # Talking to them
+
+    async def call(
+        self, address: str, wants: Role, role: Role = Role.CLIENT, node_id: int = 0, cid: int = CID
+    ) -> Caller:
+        caller = Caller()
+        identity = Identity(ClusterID(cid), role, node_id)
+        caller.connection = await dial(address, identity, wants, self.secret, caller)
+        self._callers.append(caller)
+        return caller
+
+    async def call_vmr(self, role: Role = Role.CLIENT, node_id: int = 0) -> Caller:
+        return await self.call(self.vmr.address, Role.METADATA_REPOSITORY, role, node_id)
+
+    async def call_node(self, number: int, role: Role = Role.CLIENT, node_id: int = 0) -> Caller:
+        return await self.call(self.nodes[number].address, Role.STORAGE_NODE, role, node_id)
+
+    async def call_manager(self, manager: ManagerServer | None = None) -> Caller:
+        return await self.call((manager or self.managers[0]).address, Role.MANAGER)
+
+    async def manage(self, build: Callable[[int], Message], manager: ManagerServer | None = None) -> int:
+        """Ask a manager for something, as an operator does; raises what it refuses with."""
+        caller = await self.call_manager(manager)
+        managed = await caller.ask(Managed, build)
+        caller.connection.close()
+        if managed.code:
+            raise errors.VarlogError.of(managed.code, managed.detail)
+        return managed.value
+
+    async def decide(self, build: Callable[[int], Message]) -> Decided:
+        """Ask the metadata repository for a decision, as a manager does."""
+        caller = await self.call_vmr(Role.MANAGER)
+        decided = await caller.ask(Decided, build)
+        caller.connection.close()
+        return decided
+
+    async def metadata(self) -> Metadata:
+        caller = await self.call_vmr()
+        metadata = await caller.ask(Metadata, GetMetadata)
+        caller.connection.close()
+        return metadata
+
+    async def info(self, number: int) -> Info:
+        caller = await self.call_node(number)
+        info = await caller.ask(Info, GetInfo)
+        caller.connection.close()
+        return info
+
+    # What takes several of them
+
+    async def start(self, nodes: int = 3, streams: int = 1, manager: bool = True) -> None:
+        """Everything, up to a topic whose log streams run."""
+        await self.start_vmr()
+        if manager:
+            await self.start_manager()
+        for number in range(1, nodes + 1):
+            await self.start_node(number)
+        if manager:
+            await self.add_nodes()
+        if manager and streams:
+            await self.manage(lambda request: AddTopic(request, TOPIC, 0, 0, streams))
+            await self.running(streams)
+
+    async def add_nodes(self) -> None:
+        await until(lambda: self.managers[0].is_connected)
+        for node in self.nodes.values():
+            await self.add_node(node)
+
+    async def add_node(self, node: StorageNodeServer) -> int:
+        return await self.manage(lambda request: AddNode(request, node.address))
+
+    def streams(self) -> list[StreamInfo]:
+        return list(self.vmr.repository.metadata(0).streams)
+
+    async def running(self, count: int = 1) -> list[StreamInfo]:
+        """Wait until so many log streams run on all their replicas."""
+        await until(lambda: [stream.status for stream in self.streams()] == [StreamStatus.RUNNING] * count)
+        return self.streams()
+
+    async def append(self, *entries: bytes, lsid: int = 1, writer: int = 7, sequence: int = 1) -> AppendReply:
+        """Append a batch to a log stream through its primary; wait until it is committed."""
+        stream = next(stream for stream in self.streams() if stream.lsid == lsid)
+        caller = await self.call_node(stream.primary)
+        packed = batch.encode(entries, writer_id=writer, sequence=sequence)
+        reply = await caller.ask(
+            AppendReply,
+            lambda request: Append(request, stream.lsid, stream.epoch, Sequence(sequence - 1), LLSN(1), packed),
+        )
+        caller.connection.close()
+        return reply
+
+
+@asynccontextmanager
+async def cluster(path: Path, nodes: int = 3, streams: int = 1, manager: bool = True) -> AsyncIterator[Small]:
+    """A cluster for as long as the block lasts."""
+    small = Small(path)
+    await small.start(nodes, streams, manager)
+    try:
+        yield small
+    finally:
+        await small.stop()
+    assert not small.failures

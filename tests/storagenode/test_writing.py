@@ -1,0 +1,120 @@
+"""Groups are carried to disk in the loop or by a thread, and stopping waits for them without keeping the loop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from tests.daemon.small import run, until
+from tests.storagenode.gated import GatedFileSystem
+from varlog import batch
+from varlog.errors import VarlogError
+from varlog.storage.group import WriteGroup
+from varlog.storage.log import LogStreamStorage
+from varlog.storagenode.writing import INLINE_BYTES, VolumeWriting
+from varlog.types import LLSN, ClusterID, Epoch, LogStreamID, LogStreamIdentity, Sequence, StorageNodeID, TopicID
+
+IDENTITY = LogStreamIdentity(ClusterID(1), StorageNodeID(2), TopicID(3), LogStreamID(4))
+
+
+class Volume:
+    """One log stream on a disk that can be made to take its time, and what was told of its groups."""
+
+    def __init__(self, path: Path) -> None:
+        self.fs = GatedFileSystem()
+        self.path = str(path / "log")
+        self.storage = LogStreamStorage.create(self.fs, self.path, IDENTITY)
+        self.told: list[tuple[WriteGroup | None, VarlogError | None]] = []
+        self.writing = VolumeWriting(asyncio.get_running_loop(), self._on_written)
+        self._end = 1
+
+    def _on_written(self, _storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+        self.told.append((group, error))
+
+    def stage(self, size: int) -> None:
+        packed = batch.encode([bytes(size)], writer_id=1, sequence=self._end)
+        self.storage.stage_batch(LLSN(self._end), Epoch(2), Sequence(0), packed, batch.verify(packed))
+        self._end += 1
+
+    def submit(self, size: int) -> None:
+        self.stage(size)
+        self.writing.submit(self.storage)
+
+    def recovered_end(self) -> int:
+        """What another start finds."""
+        storage = LogStreamStorage.open(self.fs, self.path, IDENTITY)
+        storage.close()
+        return storage.recovered.uncommitted_llsn_end
+
+
+def test_a_small_group_is_written_one_turn_later_and_a_large_one_by_a_thread(tmp_path: Path) -> None:
+    async def main() -> None:
+        volume = Volume(tmp_path)
+        volume.submit(100)
+        assert volume.writing.is_busy(volume.storage)
+        assert not volume.told
+        await until(lambda: len(volume.told) == 1)
+        volume.fs.syncs.close()
+        volume.submit(2 * INLINE_BYTES)
+        await until(lambda: volume.fs.syncs.waiting == 1)
+        assert volume.writing.is_busy(volume.storage), "and the loop goes on meanwhile"
+        volume.fs.syncs.open()
+        await until(lambda: len(volume.told) == 2)
+        assert all(group is not None and group.synced and error is None for group, error in volume.told)
+        assert not volume.writing.is_busy(volume.storage)
+        await volume.writing.stop()
+        volume.storage.close()
+        assert volume.recovered_end() == 3
+
+    run(main())
+
+
+def test_stopping_waits_for_the_thread_and_the_loop_goes_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        volume = Volume(tmp_path)
+        volume.fs.syncs.close()
+        volume.submit(2 * INLINE_BYTES)
+        await until(lambda: volume.fs.syncs.waiting == 1)
+        stopping = asyncio.ensure_future(volume.writing.stop())
+        turns = 0
+        while turns < 10:
+            await asyncio.wait({stopping}, timeout=0)
+            turns += 1
+        assert not stopping.done()
+        volume.fs.syncs.open()
+        await stopping
+        assert [error for _, error in volume.told] == [None]
+        volume.storage.close()
+        assert volume.recovered_end() == 2
+
+    run(main())
+
+
+def test_a_group_that_was_about_to_begin_is_left_to_the_closing_of_the_storage(tmp_path: Path) -> None:
+    """Large enough for a thread: one that begins behind the back of a stop would have its files taken away."""
+
+    async def main() -> None:
+        volume = Volume(tmp_path)
+        volume.submit(2 * INLINE_BYTES)
+        await volume.writing.stop()
+        assert not volume.told
+        assert not volume.writing.is_busy(volume.storage)
+        volume.storage.close()
+        assert volume.recovered_end() == 2
+
+    run(main())
+
+
+def test_a_failure_is_told_and_the_storage_is_left_alone_from_then_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        volume = Volume(tmp_path)
+        volume.storage.abandon()
+        volume.submit(100)
+        await until(lambda: len(volume.told) == 1)
+        assert volume.told[0][1] is not None
+        volume.storage.poisoned = True
+        volume.submit(100)
+        assert not volume.writing.is_busy(volume.storage)
+        await volume.writing.stop()
+
+    run(main())
