@@ -1,0 +1,154 @@
+"""A cluster that does what a registrar asks for: the production metadata repository, and nodes that obey.
+
+Between any request and its answer anything may go wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from tests.core.repository import Repository
+from tests.metarepo.rigs import SimRig
+from varlog import errors, limits
+from varlog.core.address import METADATA_REPOSITORY
+from varlog.core.messages import (
+    AddLogStream,
+    AddNode,
+    AddTopic,
+    GetInfo,
+    Info,
+    Message,
+    Metadata,
+    RemoveLogStream,
+    ReplicaInfo,
+    ReplicaReply,
+    RunStream,
+    UnsealStream,
+    VolumeInfo,
+)
+from varlog.core.registration import Answer, Conversation, Registrar
+from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
+
+MIB = limits.MIB
+ROOM = 1024 * MIB
+
+
+class World:
+    """A metadata repository, some nodes, and a registrar. `log` is what was asked, in order."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        self.repository = Repository(SimRig())
+        self.log: list[tuple[str, type[Message]]] = []
+        self.rounds: list[int] = []
+        """How many requests were made at once each time."""
+        self.held: dict[int, dict[int, str]] = {}
+        """Of each node: the log streams it holds, and on which volume."""
+        self.volumes: dict[int, tuple[VolumeInfo, ...]] = {}
+        self.silent: set[int] = set()
+        self.faults: dict[type[Message], Callable[[str, Message], Answer | None]] = {}
+        """In place of an answer; None lets the request through."""
+        self._requests = count(1000)
+        self.registrar = Registrar(lambda: next(self._requests), self.infos)
+        for snid in range(1, nodes + 1):
+            self.add(snid)
+            self.run(AddNode(1, f"host-{snid}:1"))
+        self.log.clear()
+        self.rounds.clear()
+
+    def add(self, snid: int, *free: int) -> None:
+        """A node, with as many volumes as there are numbers, each with so much room."""
+        self.held[snid] = {}
+        self.volumes[snid] = tuple(VolumeInfo(f"/v{n}", 2 * ROOM, room) for n, room in enumerate(free or (ROOM,)))
+
+    def infos(self) -> dict[StorageNodeID, Info]:
+        return {StorageNodeID(snid): self.info(snid) for snid in self.held if snid not in self.silent}
+
+    def info(self, snid: int, request: int = 0) -> Info:
+        replicas = tuple(
+            ReplicaInfo(LogStreamID(lsid), Epoch(1), ReplicaState.SEALED, LLSN(1), LLSN(1), True, volume=volume)
+            for lsid, volume in self.held[snid].items()
+        )
+        return Info(request, StorageNodeID(snid), 1, replicas, f"host-{snid}:1", self.volumes[snid])
+
+    def run(self, asked: Message) -> int:
+        return self.carry(self.registrar.begin(asked))
+
+    def carry(self, conversation: Conversation) -> int:
+        answers: list[Answer] | None = None
+        try:
+            while True:
+                requests = conversation.send(answers)  # type: ignore[arg-type]
+                self.rounds.append(len(requests))
+                answers = [self.answer(address, message) for address, message in requests]
+        except StopIteration as stop:
+            value: int = stop.value
+            return value
+
+    def answer(self, address: str, message: Message) -> Answer:
+        self.log.append((address, type(message)))
+        fault = self.faults.get(type(message))
+        answer = fault(address, message) if fault is not None else None
+        if answer is not None:
+            return answer
+        return self.decide(message) if address == METADATA_REPOSITORY else self.obey(address, message)
+
+    def decide(self, message: Message) -> Message:
+        repository = self.repository
+        repository.receive(message)
+        repository.rig.settle()
+        return repository.sent[-1][1]
+
+    def obey(self, address: str, message: Message) -> Answer:
+        snid = int(address.partition("/")[2].removeprefix("host-").partition(":")[0])
+        if snid in self.silent:
+            return errors.Unreachable(f"{address} is silent")
+        if isinstance(message, GetInfo):
+            return self.info(snid, message.request)
+        if isinstance(message, AddLogStream):
+            self.held[snid][message.lsid] = message.volume
+        else:
+            assert isinstance(message, RemoveLogStream)
+            self.held[snid].pop(message.lsid, None)
+        return reply(message, snid)
+
+    @property
+    def metadata(self) -> Metadata:
+        return self.repository.core.metadata(0)
+
+    def statuses(self) -> dict[int, StreamStatus]:
+        return {int(stream.lsid): stream.status for stream in self.metadata.streams}
+
+    def asked(self, *kinds: type[Message]) -> list[str]:
+        """Who was asked for one of these, in order."""
+        return [address for address, kind in self.log if kind in kinds]
+
+    def unseal(self, lsid: int) -> None:
+        """What the manager's watching does meanwhile."""
+        stream = next(stream for stream in self.metadata.streams if stream.lsid == lsid)
+        self.decide(UnsealStream(1, stream.lsid, stream.epoch, stream.replicas, stream.replicas[0]))
+        self.decide(RunStream(2, stream.lsid, Epoch(stream.epoch + 1)))
+
+    def commit(self, lsid: int, end: int) -> None:
+        """Entries up to an end, stored on all replicas and cut."""
+        stream = next(stream for stream in self.metadata.streams if stream.lsid == lsid)
+        for snid in stream.replicas:
+            self.repository.report(snid, (stream.lsid, stream.epoch, 0, 1, end, True))
+        self.repository.rig.settle()
+
+
+def reply(message: AddLogStream | RemoveLogStream, snid: int, code: int = 0, detail: str = "") -> ReplicaReply:
+    state = (Epoch(0), ReplicaState.SEALING, LLSN(1))
+    return ReplicaReply(message.request, message.lsid, code, StorageNodeID(snid), *state, detail)
+
+
+def add_topic(streams: int = 1, factor: int = 0, least: int = 0, name: str = "log") -> AddTopic:
+    return AddTopic(1, name, factor, least, streams)
+
+
+def refusing(address: str, error: type[errors.VarlogError]) -> Callable[[str, Message], Answer | None]:
+    def fault(to: str, message: Message) -> Answer | None:
+        assert isinstance(message, AddLogStream | RemoveLogStream)
+        return reply(message, 0, error.code, f"{address} says no") if to == address else None
+
+    return fault
