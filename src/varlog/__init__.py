@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from varlog.client.log import Log, connect
     from varlog.client.reading import Subscription
     from varlog.client.writing import Appender
-    from varlog.embedded import embedded
+    from varlog.oneprocess import embedded
 
 __version__ = "0.1.0.dev0"
 
@@ -58,7 +58,7 @@ _HOMES: Final = {
     "Subscription": "varlog.client.reading",
     "admin": "varlog.client.administering",
     "connect": "varlog.client.log",
-    "embedded": "varlog.embedded",
+    "embedded": "varlog.oneprocess",
 }
 
 

@@ -11,7 +11,7 @@ first start, and the same ones afterwards, so that those who know its address fi
 file in the directory of the cluster.
 
 `LocalCluster` starts a metadata repository, a manager and storage nodes in a directory, registers the nodes and makes a
-topic; what an earlier one left there it starts again. The directory is laid out as `varlog.embedded` does it.
+topic; what an earlier one left there it starts again. The directory is laid out as `varlog.oneprocess` does it.
 
 What always holds: every wait has a deadline; signals go to a process by its id; and a daemon ends with the process that
 started it, however that ends (see `varlog.daemon.child`). Linux only.
@@ -30,7 +30,7 @@ from typing import Final, Self
 
 from varlog.client.administering import admin
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
-from varlog.embedded import CID, NODES, prepare
+from varlog.oneprocess import CID, NODES, prepare
 
 SECONDS: Final = 30.0
 """How long a daemon may take to start, or to end."""
