@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from varlog import client, errors
-from varlog.batch import Codec
+from varlog.batch import Buffer, Codec
 from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
 from varlog.client.reading import Batches as _Batches
@@ -183,7 +183,7 @@ class Appender:
     def __init__(self, appender: _Appender) -> None:
         self._appender = appender
 
-    def append(self, data: bytes) -> Pending:
+    def append(self, data: Buffer) -> Pending:
         """Send one entry as soon as there is room."""
         return Pending(_background.run(lambda: self._appender.append(data)))
 
@@ -209,7 +209,7 @@ class Log(_Client):
         super().__init__(log.close)
         self._log = log
 
-    def append(self, data: bytes, *, timeout: float | None = None) -> AppendResult:
+    def append(self, data: Buffer, *, timeout: float | None = None) -> AppendResult:
         """Append one entry and wait until it is durable on all replicas and has its position."""
         return _background.run(lambda: self._log.append(data, timeout=timeout))
 

@@ -46,7 +46,7 @@ class Log:
 
     # Appending
 
-    async def append(self, data: bytes, *, timeout: float | None = None) -> AppendResult:
+    async def append(self, data: batch.Buffer, *, timeout: float | None = None) -> AppendResult:
         """Append one entry and wait until it is durable on all replicas and has its position."""
         if type(data) is not bytes:
             data = checked(data)

@@ -31,7 +31,7 @@ from varlog.types import GLSN, StorageNodeID, TopicID, WriterID
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    Entries: TypeAlias = Sequence[bytes] | pa.Array | pa.ChunkedArray
+    Entries: TypeAlias = Sequence[batch.Buffer] | pa.Array | pa.ChunkedArray
 
 WINDOW: Final = limits.DEDUP_SEQUENCES_PER_WRITER
 SILENT_SECONDS: Final = 1.0
@@ -251,7 +251,7 @@ class Appender:
         self._closed: errors.VarlogError | None = None
         self._idle: list[asyncio.Future[None]] = []
 
-    async def append(self, data: bytes) -> asyncio.Future[AppendResult]:
+    async def append(self, data: batch.Buffer) -> asyncio.Future[AppendResult]:
         """Send one entry as soon as there is room."""
         if type(data) is not bytes:
             data = checked(data)
