@@ -207,9 +207,15 @@ async def unsettled(admin: varlog.Admin) -> list[str]:
     for stream in metadata.streams:
         if stream.status is not StreamStatus.RUNNING:
             told.append(f"log stream {stream.lsid} is {stream.status.name}")
+        wanted = (True, stream.epoch, stream.llsn_end, hwms[stream.tpid])
         for snid in stream.replicas:
             replica = replicas.get((snid, stream.lsid))
-            wanted = (True, stream.epoch, stream.llsn_end, hwms[stream.tpid])
-            if replica is None or wanted != (replica.healthy, replica.epoch, replica.committed_end, replica.global_hwm):
-                told.append(f"the replica of log stream {stream.lsid} on node {snid} is not in order: {replica}")
+            if replica is None or wanted != (
+                replica.healthy,
+                replica.epoch,
+                replica.committed_end,
+                replica.global_hwm,
+            ):
+                who = f"the replica of log stream {stream.lsid} on node {snid}"
+                told.append(f"{who} is to be (healthy, epoch, end, hwm) {wanted}, and is {replica}")
     return told

@@ -222,6 +222,18 @@ def test_rule10_a_commit_that_lists_an_epoch_lists_the_end() -> None:
     assert replica.executor.global_hwm == 9
 
 
+def test_rule10_a_replica_that_runs_again_is_as_complete_as_its_topic(node: Node) -> None:
+    """Also if nothing is committed any more: the other log streams went on while it was sealed."""
+    node.receive(Commit(Term(1), Version(10), Version(11), 0, (), (), ((int(LSID), 3, 1),)))
+    node.commit(11, 12, hwm=9)
+    node.receive(Commit(Term(1), Version(12), Version(13), 0, (), (), ((int(LSID), 4, 1),)))
+    node.replica.run()
+    assert node.replica.state == "RUNNING 4"
+    assert node.executor.global_hwm == 0
+    node.receive(Commit(Term(1), Version(13), Version(14), 0, (), (), ((int(LSID), 4, 1),)))
+    assert node.executor.global_hwm == 9
+
+
 def test_rule10_the_end_that_is_listed_with_an_epoch_sends_a_replica_behind_for_its_cuts(node: Node) -> None:
     node.store(1)
     epochs = ((int(LSID), 2, 2),)

@@ -199,10 +199,12 @@ class StorageNode:
                 self._asks = True
             return
         hwms = {tpid: (prev_hwm, hwm) for tpid, prev_hwm, hwm in message.hwms}
+        listed: list[LogStreamExecutor] = []
         for lsid, epoch, llsn_end in message.epochs:
             if (executor := self._executors.get(LogStreamID(lsid))) is not None:
                 executor.listed_epoch = Epoch(epoch)
                 executor.listed_end = LLSN(llsn_end)
+                listed.append(executor)
         for lsid, epoch, llsn_begin, glsn_begin, count in message.ranges:
             if (executor := self._executors.get(LogStreamID(lsid))) is None:
                 continue
@@ -214,6 +216,12 @@ class StorageNode:
         self.version = message.version
         self._trim(message.trims)
         self._raise_hwms((tpid, hwm) for tpid, (_, hwm) in hwms.items())
+        for executor in listed:
+            # One that runs again is as complete as the topic is, though no cut may follow that says so.
+            if executor.epoch == executor.listed_epoch:
+                executor.raise_hwm(self._hwms.get(executor.tpid, GLSN(0)))
+                if executor.lsid in self._waiting:
+                    self._wake(executor)
 
     def _on_snapshot(self, message: Snapshot, now: float) -> None:
         if message.version < message.reported_version:
