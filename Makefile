@@ -13,7 +13,7 @@ RUN   := $(VENV)/bin/python
 
 .PHONY: help
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 .PHONY: venv
 venv: $(STAMP) ## make .venv with the package and everything needed to work on it
@@ -42,8 +42,16 @@ typecheck: $(STAMP) ## mypy --strict over everything
 	$(RUN) -m mypy
 
 .PHONY: bench
-bench: $(STAMP) ## measure; writes a table, a picture and benchmarks/results/core.json
+bench: $(STAMP) ## measure everything; writes tables, pictures and JSON to benchmarks/results
+	failed=0; $(RUN) -m benchmarks.core || failed=1; $(RUN) -m benchmarks.cluster || failed=1; exit $$failed
+
+.PHONY: bench-core
+bench-core: $(STAMP) ## measure storage, metadata and simulator
 	$(RUN) -m benchmarks.core
+
+.PHONY: bench-cluster
+bench-cluster: $(STAMP) ## measure a cluster of real processes on this machine; takes ten minutes
+	$(RUN) -m benchmarks.cluster
 
 .PHONY: sim
 sim: $(STAMP) ## look for a seed that breaks the log (SEEDS=1000 JOBS=2)

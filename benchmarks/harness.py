@@ -28,6 +28,8 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+WIDTH = 130
+"""Of the table, where there is no terminal to fit it to."""
 Op = Literal[">=", "<="]
 
 
@@ -43,6 +45,8 @@ class Row:
     ratio: float | None = None
     op: Op | None = None
     target: float | None = None
+    note: str = ""
+    """How it was measured, and whatever else helps to understand the figure."""
 
     @property
     def held(self) -> float:
@@ -81,17 +85,24 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def report(title: str, rows: Sequence[Row]) -> int:
-    """Print the table, write `<title>.json` and `<title>.png`; the exit code says whether every target is met."""
+def report(title: str, rows: Sequence[Row], unlisted: Sequence[Row] = ()) -> int:
+    """Print the table, write `<title>.json` and `<title>.png`; the exit code says whether every target is met. What is
+    unlisted stands in the file alone."""
     RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / f"{title}.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    (RESULTS / f"{title}.json").write_text(json.dumps([_record(row) for row in (*rows, *unlisted)], indent=2) + "\n")
     _draw(title, rows)
     console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
     console.print(_table(title, rows))
     missed = [row.name for row in rows if row.met is False]
     if missed:
         console.print(f"[red]missed: {', '.join(missed)}[/red]")
     return 1 if missed else 0
+
+
+def _record(row: Row) -> dict[str, object]:
+    return {**asdict(row), "met": row.met}
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
@@ -102,7 +113,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
         table.add_row(
             row.name,
             f"{_number(row.value)} {row.unit}",
-            "" if row.limit is None else f"{_number(row.limit)} {row.unit} ({row.limit_name})",
+            "" if row.limit is None else f"{_number(row.limit)} ({row.limit_name})",
             "" if row.ratio is None else f"{row.ratio:.2f}",
             "" if row.target is None else f"{row.op} {_number(row.target)}",
             {True: "[green]met[/green]", False: "[red]missed[/red]", None: ""}[row.met],

@@ -64,10 +64,23 @@ def test_the_report_is_written_and_fails_if_a_target_is_missed(
     assert report("some", [*rows, Row("slow", 0.4, "s", op="<=", target=0.3)]) == 1
     found = json.loads((tmp_path / "some.json").read_text())
     assert [row["name"] for row in found] == ["fast", "watched", "slow"]
-    assert list(found[0]) == ["name", "value", "unit", "limit_name", "limit", "ratio", "op", "target"]
+    assert list(found[0]) == ["name", "value", "unit", "limit_name", "limit", "ratio", "op", "target", "note", "met"]
     assert found[1]["target"] is None
+    assert [row["met"] for row in found] == [True, None, False]
     assert (tmp_path / "some.png").read_bytes().startswith(b"\x89PNG")
     assert "missed: slow" in capsys.readouterr().out
+
+
+def test_what_is_unlisted_stands_in_the_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    assert report("some", [Row("listed", 7, "x/s")], [Row("beside", 8, "x/s", note="of little interest")]) == 0
+    found = json.loads((tmp_path / "some.json").read_text())
+    assert [(row["name"], row["note"]) for row in found] == [("listed", ""), ("beside", "of little interest")]
+    printed = capsys.readouterr().out
+    assert "listed" in printed
+    assert "beside" not in printed
 
 
 def test_the_picture_shows_rows_without_a_target_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,130 @@
+"""The measures of the cluster: they count what they say they count. How fast anything is, is not asked here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import varlog
+from benchmarks import bare_frames, cluster_load, cluster_matrix, cluster_processes, disk_limits, harness
+from benchmarks.cluster_load import Appended, Calls, Load, Region
+from benchmarks.cluster_rows import between
+from varlog.client.log import Log
+from varlog.errors import VarlogError
+
+
+def test_a_limit_is_the_mean_of_what_it_was_before_and_after() -> None:
+    limits, values = iter([10.0, 20.0, 40.0]), iter([1.0, 2.0])
+
+    async def next_of(numbers: Callable[[], float]) -> float:
+        return numbers()
+
+    pairs = asyncio.run(between(lambda: next_of(values.__next__), lambda: next_of(limits.__next__), 2))
+    assert pairs == [(1.0, 15.0), (2.0, 30.0)]
+
+
+def test_a_window_runs_from_its_first_acknowledgement_to_its_last() -> None:
+    calls = Calls()
+    ends = [0.5, 1.2, 1.4, 1.6, 2.5]
+    for end in ends:
+        calls.add(end - 0.1, end)
+    seen = calls.window(Load(100, 10, 1), 1.0, 2.0)
+    assert seen.batches_per_second == pytest.approx(2 / 0.4)
+    assert seen.entries_per_second == pytest.approx(50)
+    assert seen.megabytes_per_second == pytest.approx(0.005)
+    assert seen.p50 == pytest.approx(0.1)
+    assert seen.p99 == pytest.approx(0.1)
+
+
+def test_a_window_with_too_little_in_it_is_no_figure() -> None:
+    with pytest.raises(AssertionError, match="only 0 appends of 100-b10-c1"):
+        Calls().window(Load(100, 10, 1), 1.0, 2.0)
+
+
+def test_the_matrix_has_every_cell_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    results = {cell: Appended(cell.load, 10.0, 0.001, 0.002) for cell in cluster_matrix.CELLS}
+    rows = cluster_matrix.rows(results)
+    assert len({row.name for row in rows}) == 3 * 4 * 2 * 2 * 2
+    assert "matrix-1k-b100-c256-rf3-ls4" in {row.name for row in rows}
+    cluster_matrix.show(results)
+    assert (tmp_path / "cluster-matrix.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_disk_limits_leave_nothing_behind(tmp_path: Path) -> None:
+    assert disk_limits.fdatasync_seconds(tmp_path, 3) > 0
+    assert disk_limits.synced_sequential(tmp_path, 2) > 0
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [bare_frames.Awaiting, bare_frames.CallingBack])
+def test_bare_frames_are_called(kind: type[bare_frames.Awaiting | bare_frames.CallingBack]) -> None:
+    with bare_frames.echo_server() as address:
+        assert asyncio.run(bare_frames.calls_per_second(address, 0.05, kind)) > 0
+
+
+def test_a_process_is_seen_as_the_kernel_sees_it() -> None:
+    used = cluster_processes.cpu_seconds(os.getpid())
+    assert 0 < used <= cluster_processes.cpu_seconds(os.getpid())
+    assert cluster_processes.status_bytes(os.getpid(), "VmHWM") > 1_000_000
+    assert cluster_processes.written_bytes(os.getpid()) >= 0
+    with pytest.raises(KeyError):
+        cluster_processes.status_bytes(os.getpid(), "VmNothing")
+    assert set(cluster_processes.CpuUse([]).shares()) == {"client", "others"}
+
+
+def with_log(path: Path, test: Callable[[Log], Awaitable[None]], streams: int = 1) -> None:
+    async def whole() -> None:
+        async with varlog.embedded(path, streams=streams) as log:
+            await test(log)
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize("load", [Load(100, 1, 8), Load(100, 10, 4)])
+def test_appends_in_a_window_are_in_the_log(load: Load, tmp_path: Path) -> None:
+    async def test(log: Log) -> None:
+        seen = await cluster_load.append_for(log, load, 0.2, warm_up=0.05)
+        assert seen.batches_per_second > 0
+        assert 0 < seen.p50 <= seen.p99
+        tail = await log.tail()
+        sizes = [len(entry.data) async for entry in log.subscribe(1, end=tail + 1)]
+        assert set(sizes) == {100, 0}, "what was appended, and what settling appends"
+
+    with_log(tmp_path, test, streams=2)
+
+
+def test_a_failing_append_is_no_figure(tmp_path: Path) -> None:
+    async def test(log: Log) -> None:
+        await log.close()
+        with pytest.raises(VarlogError):
+            await cluster_load.append_for(log, Load(100, 1, 2), 0.2)
+
+    with_log(tmp_path, test)
+
+
+def test_a_region_is_read_whole(tmp_path: Path) -> None:
+    async def test(log: Log) -> None:
+        begin = await cluster_load.settle(log) + 1
+        assert await cluster_load.append_bytes(log, Load(100, 10, 3), 9_500) == 10_000
+        region = Region(begin, await log.tail() + 1)
+        assert region.end - region.begin == 100
+        assert region.part(30) == Region(begin, begin + 30)
+        read = await cluster_load.scan(log, region, 100, 0.01)
+        assert read.megabytes_per_second == pytest.approx(read.entries_per_second * 100 / 1_000_000)
+        assert await cluster_load.iterate(log, region, 0.01) > 0
+
+    with_log(tmp_path, test)
+
+
+def test_a_subscriber_is_timed_against_append_and_acknowledgement(tmp_path: Path) -> None:
+    async def test(log: Log) -> None:
+        delivered = await cluster_load.deliver(log, 100, 0.1)
+        assert delivered.after_append.p50 > 0
+        assert delivered.after_acknowledgement.p50 < delivered.after_append.p50
+
+    with_log(tmp_path, test)
