@@ -229,7 +229,7 @@ async def fuzz(seconds: float, seed: int, tally: Tally) -> None:
     await asyncio.wait_for(until(lambda: not server.connections), SLOWEST_CALL)
     assert BUDGET.free == limits.RECEIVE_BYTES_IN_ALL, "memory for large frames was given back"
     await server.close()
-    assert not tally.complaints
+    assert not tally.complaints, tally.complaints[:3]
 
 
 def main() -> None:

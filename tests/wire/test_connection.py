@@ -11,7 +11,7 @@ import pytest
 
 from tests.wire.peers import CLIENT, NODE, SECRET, Host, Recorder, Stranger, join, run, serve
 from varlog import errors, limits
-from varlog.core.messages import Append, GetMetadata, Message, Replicate, ScanReply, Seal
+from varlog.core.messages import Append, CreateTopic, GetMetadata, Message, Replicate, ScanReply, Seal
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence
 from varlog.wire import Connection, Ping, Pong, Role, catalogue, dial
 from varlog.wire.frames import BUDGET
@@ -111,6 +111,26 @@ def test_flush_hands_over_at_once() -> None:
         connection.close()
         guest.leave()
         host.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "message",
+    [Ping(-1), Ping(1 << 64), GetMetadata(1 << 64), CreateTopic(1, "\udc80", 3, 2), Ping(1, bytes(1 << 20))],
+    ids=["negative", "too large", "too large for msgpack", "no text", "too long"],
+)
+def test_what_cannot_be_said_in_bytes_is_refused_here(message: Message) -> None:
+    async def main() -> None:
+        here = Recorder()
+        server = await serve(Recorder())
+        connection = await join(server, here)
+        with pytest.raises((errors.InvalidArgument, errors.BatchTooLarge)):
+            connection.send(message)
+        assert connection.buffered == 0
+        connection.send(Ping(2))
+        assert await here.received(1) == [Pong(2, 0)]
+        await server.close()
 
     run(main())
 

@@ -22,12 +22,13 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 from typing import Final, Protocol, cast
 
 from varlog import limits
 from varlog.batch import Buffer
 from varlog.core.messages import Message
-from varlog.errors import ConnectionLost, PeerStalled, VarlogError
+from varlog.errors import ConnectionLost, InvalidArgument, PeerStalled, VarlogError
 from varlog.wire import catalogue
 from varlog.wire.endpoint import format_address
 from varlog.wire.frames import BUDGET, FrameReader
@@ -116,12 +117,16 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, message: Message) -> bool:
         """Queue a message; False if it was dropped, because the connection is closed or the peer takes too little.
 
-        Bytes inside the message are sent from where they lie and must not change.
+        Bytes inside the message are sent from where they lie and must not change. A message that cannot be said in
+        bytes, such as one with a number that is too large for its field, raises `InvalidArgument`.
         """
         if self._guarded and not self._may_send():
             return False
         queued = self._queued
-        self._queued = size = queued + _ENCODERS[message.__class__](message, self._out)
+        try:
+            self._queued = size = queued + _ENCODERS[message.__class__](message, self._out)
+        except (struct.error, OverflowError, UnicodeError) as error:
+            raise InvalidArgument(f"a {type(message).__name__} cannot be sent: {error}") from error
         if not queued:
             self._call_soon(self.flush)
         elif size > _EARLY_FLUSH:
