@@ -1,36 +1,114 @@
 """The command `varlog`.
 
-Each command lives with the part it drives and is named here by its import path only, so that starting the program
-costs no more than the command that runs. What it does is told here for the same reason: the list of commands is shown
-without loading any of them. Its options are told where they are defined.
+Each command is named here by its import path only, so that starting the program costs no more than the command that
+runs; what `--help` says of each is in `varlog.cli.manual`. How a command ends is decided here for all of them, see
+`varlog.cli.failures`.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
+from varlog.cli import manual
+from varlog.cli.failures import Exit, tell, tell_usage
+from varlog.cli.manual import Page
+from varlog.cli.output import discard_stdout
+from varlog.errors import VarlogError
 
-DEMO: Final = """Watch a simulated cluster append, lose power, and recover; then see its history checked.
+_LOG: Final = Group("The log", sort_key=1)
+_CLUSTER: Final = Group("The cluster", sort_key=2)
+_TRIAL: Final = Group("Trying it out", sort_key=3)
+_OPTIONS: Final = Group("Options", sort_key=4)
 
-Exit code 0: every check passed. 1: something was violated.
-"""
-SIM: Final = """Run simulated clusters under faults and check everything they did.
+_COMMANDS: Final[tuple[tuple[Group, str, str, Page], ...]] = (
+    (_LOG, "append", "varlog.cli.append:append", manual.APPEND),
+    (_LOG, "read", "varlog.cli.read:read", manual.READ),
+    (_LOG, "tail", "varlog.cli.read:tail", manual.TAIL),
+    (_LOG, "subscribe", "varlog.cli.read:subscribe", manual.SUBSCRIBE),
+    (_LOG, "trim", "varlog.cli.trim:trim", manual.TRIM),
+    (_CLUSTER, "dev", "varlog.cli.dev:dev", manual.DEV),
+    (_CLUSTER, "status", "varlog.cli.status:status", manual.STATUS),
+    (_TRIAL, "bench", "varlog.cli.bench:bench", manual.BENCH),
+    (_TRIAL, "demo", "varlog.demo.command:run_demo", manual.DEMO),
+    (_TRIAL, "sim", "varlog.sim.command:run_sim", manual.SIM),
+    (_OPTIONS, "--install-completion", "varlog.cli.completion:install", manual.COMPLETION),
+)
 
-Each seed is one run: a cluster of some shape, clients that append, read, subscribe, peek and trim, and a nemesis that
-breaks network, disks, clocks and processes. A seed always takes the same course, so a failure can be replayed with
---seed.
+_FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
+    "topic": (
+        manual.TOPIC,
+        {
+            "add": manual.TOPIC_ADD,
+            "list": manual.TOPIC_LIST,
+            "describe": manual.TOPIC_DESCRIBE,
+            "remove": manual.TOPIC_REMOVE,
+        },
+    ),
+    "stream": (
+        manual.STREAM,
+        {
+            "add": manual.STREAM_ADD,
+            "list": manual.STREAM_LIST,
+            "describe": manual.STREAM_DESCRIBE,
+            "remove": manual.STREAM_REMOVE,
+        },
+    ),
+    "node": (
+        manual.NODE,
+        {
+            "add": manual.NODE_ADD,
+            "list": manual.NODE_LIST,
+            "describe": manual.NODE_DESCRIBE,
+            "remove": manual.NODE_REMOVE,
+        },
+    ),
+    "secret": (manual.SECRET, {"new": manual.SECRET_NEW}),
+}
+"""Commands of two words: `varlog topic add` is `varlog.cli.topic.add_topic`."""
 
-Exit code 0: nothing was violated. 1: something was, or --require-coverage found a zero.
-"""
 
-app = App(name="varlog", help="A strongly consistent, totally ordered distributed log.", version=__version__)
-app.command("varlog.sim.demo:run_demo", name="demo", help=DEMO)
-app.command("varlog.sim.command:run_sim", name="sim", help=SIM)
+def _application() -> App:
+    top = App(
+        name="varlog",
+        help=manual.TOP.about,
+        help_epilogue=manual.TOP.examples,
+        help_format="plaintext",
+        version=__version__,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+    )
+    for flag in ("--help", "--version"):
+        top[flag].group = _OPTIONS
+    for group, name, path, page in _COMMANDS:
+        top.command(path, name=name, group=group, help=page.about, help_epilogue=page.examples)
+    for name, (page, commands) in _FAMILIES.items():
+        family = App(name=name, group=_CLUSTER, help=page.about, help_epilogue=page.examples)
+        for verb, subpage in commands.items():
+            path = f"varlog.cli.{name}:{verb}_{name}"
+            family.command(path, name=verb, help=subpage.about, help_epilogue=subpage.examples)
+        top.command(family)
+    return top
 
 
-def main() -> None:
+app: Final = _application()
+
+
+def main() -> int:
     """Entry point of the `varlog` script."""
-    app()
+    json = "--json" in sys.argv
+    try:
+        code = app(exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return tell_usage(error, json=json)
+    except BrokenPipeError:
+        discard_stdout()
+        return Exit.OK
+    except (VarlogError, OSError) as error:
+        return tell(error, json=json)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    return int(code or 0)

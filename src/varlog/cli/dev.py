@@ -1,0 +1,126 @@
+"""`varlog dev`: a whole cluster in this process, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Annotated, Final
+
+from cyclopts import Parameter, validators
+
+from varlog.cli.options import JSON, Positive
+from varlog.cli.output import Output
+from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
+from varlog.daemon.service import loop_factory
+from varlog.oneprocess import NODES, EmbeddedCluster
+
+HOST: Final = "127.0.0.1"
+PORT: Final = 9092
+
+Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=0xFFFF), metavar="N")]
+Data = Annotated[Path, Parameter(metavar="DIR")]
+
+
+def dev(
+    *,
+    data: Data = Path(DEFAULT_DIRECTORY),
+    port: Port = PORT,
+    nodes: Positive = NODES,
+    topic: Annotated[str, Parameter(metavar="NAME")] = DEFAULT_TOPIC,
+    streams: Positive = 1,
+    json: JSON = False,
+) -> None:
+    """Run a cluster.
+
+    Parameters
+    ----------
+    data
+        Where everything is kept.
+    port
+        Where clients find it, on loopback; 0 takes any free port. The other parts of the cluster take free ones.
+    nodes
+        How many storage nodes.
+    topic
+        The topic that is made if it is not there.
+    streams
+        How many log streams it is made with.
+    """
+    cluster = _Dev(data, Output(json=json))
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(cluster.run(port=port, nodes=nodes, topic=topic, streams=streams))
+
+
+class _Dev:
+    """One run of the command."""
+
+    def __init__(self, data: Path, output: Output) -> None:
+        self._data = data
+        self._output = output
+
+    async def run(self, *, port: int, nodes: int, topic: str, streams: int) -> None:
+        """From start to stop."""
+        stopping = asyncio.ensure_future(self._told_to_stop())
+        starting = asyncio.ensure_future(
+            EmbeddedCluster.start(self._data, topic=topic, streams=streams, nodes=nodes, listen=f"{HOST}:{port}")
+        )
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait({starting})
+            return
+        cluster = starting.result()
+        try:
+            self._announce(cluster, topic)
+            await asyncio.wait({stopping, cluster.failed}, return_when=asyncio.FIRST_COMPLETED)
+            if cluster.failed.done():
+                cluster.failed.result()
+            self._output.note("stopping")
+        finally:
+            stopping.cancel()
+            await cluster.stop()
+
+    async def _told_to_stop(self) -> None:
+        """Wait for Ctrl-C or SIGTERM. A second one ends the process at once: what was acknowledged is on disk."""
+        told = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, told.set)
+        await told.wait()
+        for number in numbers:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    def _announce(self, cluster: EmbeddedCluster, topic: str) -> None:
+        file = self._data / CLUSTER_FILE
+        metadata = cluster.manager.metadata
+        assert metadata is not None, "a cluster that has started has metadata"
+        tpid = next(known.tpid for known in metadata.topics if known.name == topic)
+        streams = sum(stream.tpid == tpid for stream in metadata.streams)
+        self._output.record(
+            {
+                "address": cluster.address,
+                "cluster_file": str(file.resolve()),
+                "topic": topic,
+                "log_streams": streams,
+                "nodes": len(cluster.nodes),
+                "pid": os.getpid(),
+            }
+        )
+        where = "" if self._data == Path(DEFAULT_DIRECTORY) else f" --cluster {self._data}"
+        self._output.line(
+            f"Varlog runs here: {len(cluster.nodes)} storage nodes, topic {topic!r}, log streams: {streams}.\n"
+            "\n"
+            f"  address       {cluster.address}\n"
+            f"  cluster file  {file}\n"
+            "\n"
+            "In another terminal, in this directory:\n"
+            "\n"
+            f"  varlog append{where} 'hello'\n"
+            f"  varlog tail{where} -f\n"
+            f"  varlog status{where}\n"
+            "\n"
+            f"Ctrl-C stops it. What was appended is kept in {self._data}."
+        )

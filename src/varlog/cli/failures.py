@@ -1,0 +1,113 @@
+"""How commands end that do not end well: exit codes, and one line that says what happened and what to do.
+
+| code | meaning                                                                                   |
+|------|-------------------------------------------------------------------------------------------|
+| 0    | done                                                                                      |
+| 1    | the cluster could not or would not do it, or something was violated                       |
+| 2    | the command line, the cluster file or the secret is not right; nothing was tried          |
+| 3    | the cluster cannot be reached, or does not let us in                                      |
+| 130  | interrupted                                                                               |
+
+With `--json` the line is an object: `error` (the name of the error), `code` (its number, 0 if it has none), `message`,
+`happened` (of an append or a change: false if it did not happen and never will, null if it may have), `retriable`.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from varlog import errors
+
+if TYPE_CHECKING:
+    from cyclopts import CycloptsError
+
+
+class Exit(IntEnum):
+    """See the module's text."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130
+
+
+_EXITS: Final[tuple[tuple[type[errors.VarlogError], Exit], ...]] = (
+    (errors.BadConfig, Exit.USAGE),
+    (errors.InvalidArgument, Exit.USAGE),
+    (errors.SecretUnusable, Exit.USAGE),
+    (errors.Unreachable, Exit.UNREACHABLE),
+    (errors.ConnectionLost, Exit.UNREACHABLE),
+    (errors.WrongCluster, Exit.UNREACHABLE),
+    (errors.WrongSecret, Exit.UNREACHABLE),
+    (errors.WrongRole, Exit.UNREACHABLE),
+    (errors.UnsupportedProtocol, Exit.UNREACHABLE),
+    (errors.PeerStalled, Exit.UNREACHABLE),
+)
+
+_ADVICE: Final[tuple[tuple[type[errors.VarlogError], str], ...]] = (
+    (errors.SecretUnusable, "give --secret-file FILE, or make one with varlog secret new FILE"),
+    (errors.WrongSecret, "give the cluster's own with --secret-file FILE"),
+    (errors.WrongCluster, "give its id with --cid"),
+    (errors.Trimmed, "read from there on"),
+    (errors.Unwritten, "varlog tail -f waits for what comes"),
+    (errors.UnknownTopic, "see varlog topic list, or make it with varlog topic add"),
+    (errors.UnknownLogStream, "see varlog stream list"),
+    (errors.UnknownNode, "see varlog node list"),
+    (errors.Unknown, "look with varlog tail before sending it again"),
+    (errors.DeadlineExceeded, "see varlog status; --timeout gives it longer"),
+)
+"""What a person at a command line can do next, where the message does not say it already."""
+
+
+class Failure(msgspec.Struct):
+    """An error as JSON."""
+
+    error: str
+    code: int
+    message: str
+    happened: bool | None = False
+    retriable: bool = False
+
+
+def exit_code(error: errors.VarlogError | OSError) -> Exit:
+    """What a command ends with if this error ends it."""
+    return next((code for kind, code in _EXITS if isinstance(error, kind)), Exit.FAILED)
+
+
+def describe(error: errors.VarlogError | OSError) -> Failure:
+    """What is told of an error."""
+    name, message = type(error).__name__, " ".join(str(error).split())
+    if isinstance(error, errors.VarlogError):
+        advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
+        told = f"{message}; {advice}" if advice and advice not in message else message
+        return Failure(name, error.code, told, error.happened, error.retriable)
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return Failure(name, 0, f"{where}{error.strerror or message}")
+
+
+def tell(error: errors.VarlogError | OSError, *, json: bool) -> Exit:
+    """Say on standard error why the command ends, and with what code."""
+    failure = describe(error)
+    if json:
+        line = msgspec.json.encode(failure).decode()
+    else:
+        line = f"varlog: {failure.error}: {failure.message}"
+    sys.stderr.write(line + "\n")
+    return exit_code(error)
+
+
+def tell_usage(error: CycloptsError, *, json: bool) -> Exit:
+    """The same of a command line that cannot be understood."""
+    command = " ".join(["varlog", *(error.command_chain or ())])
+    message = " ".join(str(error).split())
+    if json:
+        line = msgspec.json.encode(Failure("Usage", 0, message)).decode()
+    else:
+        line = f"varlog: {message} See {command} --help"
+    sys.stderr.write(line + "\n")
+    return Exit.USAGE

@@ -1,0 +1,55 @@
+"""A look at the whole cluster: what the metadata repository says, and what every storage node says of itself.
+
+Nodes are asked all at once, each for a short time only: one that does not answer is told of, not waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from varlog.cli.options import Cluster
+from varlog.core.messages import Info, Metadata
+from varlog.errors import VarlogError
+
+NODE_SECONDS: Final = 1.0
+
+
+class Seen(NamedTuple):
+    """What was seen."""
+
+    metadata: Metadata
+    infos: dict[int, Info]
+    """Of the nodes that answered, by id."""
+    silent: dict[int, str]
+    """Why the others did not."""
+    manager_error: str
+    """Why the manager cannot be reached; empty if it can."""
+
+
+async def look(at: Cluster) -> Seen:
+    """Ask everybody."""
+    seconds = min(NODE_SECONDS, at.patience)
+    async with at.admin() as admin:
+        metadata = await admin.metadata(timeout=at.patience)
+        snids = [node.snid for node in metadata.nodes]
+        manager, *answers = await asyncio.gather(
+            admin.manager(timeout=seconds),
+            *(admin.node(snid, timeout=seconds) for snid in snids),
+            return_exceptions=True,
+        )
+    infos: dict[int, Info] = {}
+    silent: dict[int, str] = {}
+    for snid, answer in zip(snids, answers, strict=True):
+        if isinstance(answer, Info):
+            infos[snid] = answer
+        else:
+            silent[snid] = _told(answer)
+    return Seen(metadata, infos, silent, "" if isinstance(manager, str) else _told(manager))
+
+
+def _told(error: object) -> str:
+    if not isinstance(error, VarlogError):
+        assert isinstance(error, BaseException)
+        raise error
+    return str(error)

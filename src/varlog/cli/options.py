@@ -1,0 +1,105 @@
+"""The options that every command takes: which cluster, and how to speak to it and of it.
+
+`--cluster` and its companions are the arguments of `varlog.connect`, by the same names, and mean the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import Group, Parameter, validators
+
+from varlog.cli.output import Output
+
+if TYPE_CHECKING:
+    from varlog import Admin, Log
+
+CLUSTER: Final = Group("Cluster", sort_key=90)
+REACH_SECONDS: Final = 3.0
+ANSWER_SECONDS: Final = 10.0
+
+_WHERE: Final = (
+    "Where the cluster is: HOST:PORT of its metadata repositories, separated by commas; or the path of its cluster "
+    "file, or of the directory that holds it. Without it $VARLOG_CLUSTER, else ./varlog-data."
+)
+_CID: Final = "The cluster's id, if no cluster file says it and it is not 1."
+_SECRET_FILE: Final = "The cluster's secret, if no cluster file says where it is."
+_TIMEOUT: Final = (
+    f"How long to wait before giving up; without it {REACH_SECONDS:g} seconds to reach the cluster, and "
+    f"{ANSWER_SECONDS:g} for it to do something."
+)
+_TOPIC: Final = 'The topic; without it the one that the cluster file names, else "log".'
+
+Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
+JSON = Annotated[Flag, Parameter(help="Print JSON objects, one to a line, and nothing else.")]
+Yes = Annotated[Flag, Parameter(name=["--yes", "-y"], help="Do not ask.")]
+Seconds = Annotated[float, Parameter(validator=validators.Number(gt=0), metavar="SECONDS")]
+Positive = Annotated[int, Parameter(validator=validators.Number(gte=1), metavar="N")]
+Position = Annotated[int, Parameter(validator=validators.Number(gte=1, lt=1 << 64))]
+Identifier = Annotated[int, Parameter(validator=validators.Number(gte=1, lt=1 << 32))]
+
+
+@Parameter(name="*", group=CLUSTER)
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster, and how to tell what it says."""
+
+    cluster: Annotated[str | None, Parameter(metavar="WHERE", help=_WHERE)] = None
+    cid: Annotated[Identifier | None, Parameter(metavar="N", help=_CID)] = None
+    secret_file: Annotated[Path | None, Parameter(metavar="FILE", help=_SECRET_FILE)] = None
+    timeout: Annotated[Seconds | None, Parameter(help=_TIMEOUT)] = None
+    json: JSON = False
+
+    @property
+    def output(self) -> Output:
+        return Output(json=self.json)
+
+    @property
+    def patience(self) -> float:
+        """How long something may take that the cluster is asked for."""
+        return self.timeout or ANSWER_SECONDS
+
+    @asynccontextmanager
+    async def admin(self) -> AsyncIterator[Admin]:
+        """Connect to look at the cluster and to change it."""
+        import varlog  # noqa: PLC0415  # the client is loaded when a command needs it
+
+        async with varlog.admin(self.cluster, **self._companions()) as admin:
+            yield admin
+
+    @asynccontextmanager
+    async def connect(self, topic: str | None) -> AsyncIterator[Log]:
+        """Connect to a topic; None is the one that the cluster file names."""
+        import varlog  # noqa: PLC0415
+
+        async with varlog.connect(self.cluster, topic=topic, **self._companions()) as log:
+            yield log
+
+    def _companions(self) -> dict[str, Any]:
+        return {"cid": self.cid, "secret_file": self.secret_file, "timeout": self.timeout or REACH_SECONDS}
+
+
+@Parameter(name="*", group=CLUSTER)
+@dataclass(frozen=True)
+class Topic(Cluster):
+    """A topic of a cluster."""
+
+    topic: Annotated[str | None, Parameter(metavar="NAME", help=_TOPIC)] = None
+
+    def topic_name(self) -> str:
+        """The topic that is meant."""
+        from varlog.client.cluster import find  # noqa: PLC0415
+
+        return self.topic or find(self.cluster, cid=self.cid, secret_file=self.secret_file).topic
+
+    def log(self) -> AbstractAsyncContextManager[Log]:
+        """Connect to the topic."""
+        return self.connect(self.topic)
+
+
+USUAL_CLUSTER: Final = Cluster()
+USUAL_TOPIC: Final = Topic()

@@ -1,0 +1,135 @@
+"""What commands print: for people on a terminal, as aligned text in a pipe, as JSON for scripts.
+
+Results go to standard output, everything else (progress, hints, questions, errors) to standard error. With `--json`
+standard output carries JSON objects, one to a line, and nothing else. All output is UTF-8, whatever the locale says,
+and is written and flushed piece by piece, so that a reader at the other end of a pipe sees it at once.
+
+A reader that goes away (`varlog tail | head`) is no error: `BrokenPipeError` ends the command quietly, see
+`varlog.cli.main`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+_UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+class Column(NamedTuple):
+    """One column of a table."""
+
+    title: str
+    right: bool = False
+    """Numbers stand to the right."""
+
+
+class Output:
+    """Where one command prints to."""
+
+    def __init__(self, *, json: bool) -> None:
+        self.json = json
+        self.is_terminal = sys.stdout.isatty() and not json
+
+    def write(self, data: bytes) -> None:
+        """Write a result as it is."""
+        if not data:
+            return
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+    def line(self, text: str = "") -> None:
+        """A line for people; scripts do not see it."""
+        if not self.json:
+            self.write(text.encode("utf-8", "replace") + b"\n")
+
+    def record(self, record: Any) -> None:
+        """An object for scripts; people do not see it."""
+        if self.json:
+            self.write(msgspec.json.encode(record) + b"\n")
+
+    def note(self, text: str) -> None:
+        """Something to know besides the result."""
+        if not self.json:
+            sys.stderr.write(text + "\n")
+
+    def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+        """A table for people: drawn on a terminal, else aligned columns of text."""
+        if self.json:
+            return
+        heads = [column if isinstance(column, Column) else Column(column) for column in columns]
+        cells = [[str(cell) for cell in row] for row in rows]
+        if self.is_terminal:
+            self._drawn(heads, cells, title)
+        else:
+            if title:
+                self.line(title)
+            self.write(_aligned(heads, cells).encode("utf-8", "replace"))
+
+    def _drawn(self, heads: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> None:
+        from rich import box  # noqa: PLC0415  # takes a while to import, and pipes need none of it
+        from rich.console import Console  # noqa: PLC0415
+        from rich.table import Table  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(box=box.ROUNDED, title=title or None, title_justify="left", title_style="bold")
+        for head in heads:
+            table.add_column(head.title, justify="right" if head.right else "left", overflow="fold")
+        for row in cells:
+            table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        Console(highlight=False).print(table)
+
+
+_STYLES: Final = {
+    "RUNNING": "green",
+    "ok": "green",
+    "SEALED": "yellow",
+    "SEALING": "yellow",
+    "UNSEALING": "yellow",
+    "CREATING": "yellow",
+    "ABORTED": "red",
+    "does not answer": "bold red",
+}
+"""Words that say how something is, wherever they stand alone in a cell."""
+
+
+def _aligned(heads: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
+    rows = [[head.title for head in heads], *cells]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+    lines = []
+    for row in rows:
+        parts = [
+            cell.rjust(width) if head.right else cell.ljust(width)
+            for head, cell, width in zip(heads, row, widths, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip() + "\n")
+    return "".join(lines)
+
+
+def size_of(count: float) -> str:
+    """A number of bytes for people: 1.5 MB."""
+    for unit in _UNITS[:-1]:
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} {_UNITS[-1]}"
+
+
+def confirmed(question: str) -> bool:
+    """Ask on the terminal before something is destroyed; whoever runs a script is not asked."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    sys.stderr.write(f"{question} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in {"y", "yes"}
+
+
+def discard_stdout() -> None:
+    """Let what is still buffered go nowhere: its reader is gone, and the interpreter flushes once more when it ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,208 @@
+"""A cluster's nodes, topics, log streams and replicas as commands show them: as JSON objects, and as rows of tables.
+
+The names of the fields are part of the interface: scripts read them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from varlog.cli.output import Column, size_of
+from varlog.core.messages import Info, Metadata, ReplicaInfo, StreamInfo, TopicInfo
+from varlog.errors import VarlogError
+
+
+class TopicRecord(msgspec.Struct):
+    id: int
+    name: str
+    first: int
+    """The first position that is not trimmed."""
+    high_watermark: int
+    """The last position that is written."""
+    log_streams: int
+    replication_factor: int
+    min_replicas: int
+
+
+TOPIC_COLUMNS: Final = (
+    Column("topic"),
+    Column("first", right=True),
+    Column("high watermark", right=True),
+    Column("log streams", right=True),
+    Column("replicas", right=True),
+    Column("at least", right=True),
+)
+
+
+def topic_record(topic: TopicInfo, metadata: Metadata) -> TopicRecord:
+    return TopicRecord(
+        id=topic.tpid,
+        name=topic.name,
+        first=topic.trim + 1,
+        high_watermark=topic.hwm,
+        log_streams=sum(stream.tpid == topic.tpid for stream in metadata.streams),
+        replication_factor=topic.replication_factor,
+        min_replicas=topic.min_replicas,
+    )
+
+
+def topic_row(topic: TopicRecord) -> tuple[object, ...]:
+    return (
+        topic.name,
+        topic.first,
+        topic.high_watermark,
+        topic.log_streams,
+        topic.replication_factor,
+        topic.min_replicas,
+    )
+
+
+class StreamRecord(msgspec.Struct):
+    id: int
+    topic: str
+    status: str
+    epoch: int
+    primary: int
+    replicas: tuple[int, ...]
+    """Ids of nodes."""
+    llsn_end: int
+    last_glsn: int
+
+
+STREAM_COLUMNS: Final = (
+    Column("log stream", right=True),
+    Column("topic"),
+    Column("status"),
+    Column("epoch", right=True),
+    Column("primary", right=True),
+    Column("replicas"),
+    Column("entries", right=True),
+    Column("last GLSN", right=True),
+)
+
+
+def stream_record(stream: StreamInfo, metadata: Metadata) -> StreamRecord:
+    return StreamRecord(
+        id=stream.lsid,
+        topic=next((topic.name for topic in metadata.topics if topic.tpid == stream.tpid), str(stream.tpid)),
+        status=stream.status.name,
+        epoch=stream.epoch,
+        primary=stream.primary,
+        replicas=stream.replicas,
+        llsn_end=stream.llsn_end,
+        last_glsn=stream.last_glsn,
+    )
+
+
+def stream_row(stream: StreamRecord) -> tuple[object, ...]:
+    return (
+        stream.id,
+        stream.topic,
+        stream.status,
+        stream.epoch,
+        stream.primary or "-",
+        ", ".join(map(str, stream.replicas)) or "-",
+        stream.llsn_end - 1,
+        stream.last_glsn,
+    )
+
+
+class ReplicaRecord(msgspec.Struct):
+    node: int
+    log_stream: int
+    answers: bool
+    """False: its node did not answer, and nothing below is known."""
+    state: str = ""
+    epoch: int = 0
+    healthy: bool = False
+    fault: str = ""
+    """The name of the error that made it unhealthy."""
+    committed_end: int = 0
+    durable_end: int = 0
+    behind: int = 0
+    """Entries that are committed and that it does not know to be."""
+    waiting: int = 0
+    """Entries on its disk that have no position yet."""
+    volume: str = ""
+    batches: int = 0
+    entries: int = 0
+    bytes: int = 0
+    commits: int = 0
+    refused: int = 0
+    scans: int = 0
+    syncs: int = 0
+
+
+REPLICA_COLUMNS: Final = (
+    Column("state"),
+    Column("health"),
+    Column("epoch", right=True),
+    Column("committed", right=True),
+    Column("behind", right=True),
+    Column("waiting", right=True),
+    Column("stored", right=True),
+    Column("volume"),
+)
+"""Of a replica; the column before them says which one it is."""
+
+
+def replica_record(stream: StreamInfo | None, node: int, replica: ReplicaInfo) -> ReplicaRecord:
+    stats = replica.stats
+    return ReplicaRecord(
+        node=node,
+        log_stream=replica.lsid,
+        answers=True,
+        state=replica.state.name,
+        epoch=replica.epoch,
+        healthy=replica.healthy,
+        fault=fault_of(replica),
+        committed_end=replica.committed_end,
+        durable_end=replica.durable_end,
+        behind=max(0, stream.llsn_end - replica.committed_end) if stream is not None else 0,
+        waiting=max(0, replica.durable_end - replica.committed_end),
+        volume=replica.volume,
+        batches=stats.batches,
+        entries=stats.entries,
+        bytes=stats.bytes,
+        commits=stats.commits,
+        refused=stats.refused,
+        scans=stats.scans,
+        syncs=stats.syncs,
+    )
+
+
+def replica_row(replica: ReplicaRecord) -> tuple[object, ...]:
+    if not replica.answers:
+        return ("", "does not answer", "", "", "", "", "", "")
+    return (
+        replica.state,
+        "ok" if replica.healthy else replica.fault or "in need of repair",
+        replica.epoch,
+        replica.committed_end - 1,
+        replica.behind,
+        replica.waiting,
+        size_of(replica.bytes),
+        replica.volume,
+    )
+
+
+def fault_of(replica: ReplicaInfo) -> str:
+    """The name of the error that made a replica unhealthy."""
+    if replica.healthy or not replica.fault:
+        return ""
+    known = VarlogError.registry.get(replica.fault)
+    return known.__name__ if known is not None else f"error {replica.fault}"
+
+
+def replicas_of(stream: StreamInfo, infos: dict[int, Info]) -> list[ReplicaRecord]:
+    """Every replica of a log stream's set, in its order; `infos` holds the nodes that answered."""
+    records = []
+    for snid in stream.replicas:
+        found = [replica for replica in infos[snid].replicas if replica.lsid == stream.lsid] if snid in infos else []
+        if found:
+            records.append(replica_record(stream, snid, found[0]))
+        else:
+            records.append(ReplicaRecord(node=snid, log_stream=stream.lsid, answers=False))
+    return records
