@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from random import Random
@@ -27,6 +27,7 @@ APPEND_SECONDS: Final = 20.0
 READ_SECONDS: Final = 20.0
 GRACE_SECONDS: Final = 20.0
 PACE: Final = 0.005
+PIPELINE: Final = "pipeline"
 
 
 class Load:
@@ -46,22 +47,36 @@ class Load:
     # Clients
 
     async def write(self, client: RecordedLog, *, window: int) -> None:
-        """Appends, several at a time, one to eight entries each, some of them large."""
+        """Appends, so many at a time."""
         rng = Random(self._rng.random())
-        numbers = count(1)
-        self.writers.append(client.name)
+        batches = self._batches(client, rng)
 
         async def one_after_another() -> None:
             while not self._stopping.is_set():
-                batch = next(numbers)
-                size = rng.choice((0, 0, 100, 2000))
-                entries = [
-                    f"{client.name}/{batch}/{i}/".encode() + bytes(size) for i in range(rng.choice((1, 1, 3, 8)))
-                ]
-                await client.append(entries, seconds=APPEND_SECONDS)
+                await client.append(next(batches), seconds=APPEND_SECONDS)
                 await self._breathe(rng)
 
         await asyncio.gather(*(one_after_another() for _ in range(window)))
+
+    async def pipe(self, client: RecordedLog) -> None:
+        """Appends in a pipeline."""
+        rng = Random(self._rng.random())
+
+        async def batches() -> AsyncIterator[list[bytes]]:
+            for batch in self._batches(client, rng):
+                if self._stopping.is_set():
+                    return
+                yield batch
+                await self._breathe(rng)
+
+        await client.pipeline(batches(), seconds=APPEND_SECONDS)
+
+    @staticmethod
+    def _batches(client: RecordedLog, rng: Random) -> Iterator[list[bytes]]:
+        """One to eight entries each, some of them large; no two are equal."""
+        for number in count(1):
+            padding = bytes(rng.choice((0, 0, 100, 2000)))
+            yield [f"{client.name}/{number}/{i}/".encode() + padding for i in range(rng.choice((1, 1, 3, 8)))]
 
     async def read(self, client: RecordedLog, *, trims: bool) -> None:
         """Asks for the tail, reads and scans here and there below it, and may trim."""
@@ -106,20 +121,23 @@ class Load:
             if task.done():
                 task.result()
 
-    async def start(self, stack: AsyncExitStack, *, writers: int, readers: int, subscribers: int, trims: bool) -> None:
+    async def start(self, stack: AsyncExitStack, *, trims: bool) -> None:
+        """Three writers, one of them in a pipeline, a reader and a subscriber."""
+
         async def client(name: str) -> RecordedLog:
             log = await stack.enter_async_context(varlog.connect(self.cluster.path))
             return RecordedLog(name, log, self.history)
 
-        for number in range(writers):
-            writing = self.write(await client(f"writer{number + 1}"), window=self._rng.choice((1, 4, 8)))
-            self._tasks.append(asyncio.create_task(writing))
-        for number in range(readers):
-            reading = self.read(await client(f"reader{number + 1}"), trims=trims and number == 0)
-            self._tasks.append(asyncio.create_task(reading))
-        for number in range(subscribers):
-            subscriber = await client(f"subscriber{number + 1}")
-            self._subscriptions.append(asyncio.create_task(subscriber.subscribe(1)))
+        self.writers += ["writer1", "writer2", PIPELINE]
+        for name in self.writers[:2]:
+            self._begin(self.write(await client(name), window=self._rng.choice((1, 4, 8))))
+        self._begin(self.pipe(await client(PIPELINE)))
+        self._begin(self.read(await client("reader"), trims=trims))
+        subscriber = await client("subscriber")
+        self._subscriptions.append(asyncio.create_task(subscriber.subscribe(1)))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
 
     async def stop(self) -> None:
         """Let what is under way end, and the subscriptions come to the end of the log."""
@@ -149,14 +167,12 @@ class Load:
 
 
 @asynccontextmanager
-async def load_on(
-    cluster: Cluster, *, seed: int = 1, writers: int = 3, readers: int = 1, subscribers: int = 1, trims: bool = False
-) -> AsyncIterator[Load]:
+async def load_on(cluster: Cluster, *, seed: int, trims: bool) -> AsyncIterator[Load]:
     """Clients that work until the block ends; in it `stop` ends them in an orderly way."""
     load = Load(cluster, seed)
     async with AsyncExitStack() as stack:
         try:
-            await load.start(stack, writers=writers, readers=readers, subscribers=subscribers, trims=trims)
+            await load.start(stack, trims=trims)
             yield load
         finally:
             await load.cancel()

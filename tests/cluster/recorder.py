@@ -6,14 +6,17 @@ is unknown. Whatever is cancelled or never answered stays pending.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-from varlog import Log
+from varlog import AppendResult, Log
 from varlog.errors import Trimmed, VarlogError
 from varlog.sim.checkers import check_all
 from varlog.sim.evidence import Evidence
-from varlog.sim.history import History, Kind, Operation
+from varlog.sim.history import History, Kind, Operation, Outcome
 
 SHOWN = 20
 
@@ -38,8 +41,31 @@ class RecordedLog:
         except VarlogError as error:
             self._not_done(op, error)
             return False
-        self._history.ok(op, glsn=result.glsn, lsid=result.log_stream, epoch=result.epoch)
+        self._done(op, result)
         return True
+
+    async def pipeline(self, batches: AsyncIterator[Sequence[bytes]], *, seconds: float | None = None) -> None:
+        """Batches sent one after another by one appender, without waiting for what becomes of each."""
+        async with self.log.appender(timeout=seconds) as appender:
+            async for payloads in batches:
+                op = self._history.invoke(self.name, Kind.APPEND, self._topic, payloads=payloads)
+                try:
+                    sent = await appender.append_batch(payloads)
+                except VarlogError as error:
+                    self._not_done(op, error)
+                else:
+                    sent.add_done_callback(partial(self._decided, op))
+            with suppress(VarlogError):
+                await appender.flush()
+
+    def _decided(self, op: Operation, sent: asyncio.Future[AppendResult]) -> None:
+        if sent.cancelled():
+            return
+        error = sent.exception()
+        if error is None:
+            self._done(op, sent.result())
+        elif isinstance(error, VarlogError):
+            self._not_done(op, error)
 
     async def read(self, glsn: int, *, seconds: float | None = None) -> None:
         op = self._history.invoke(self.name, Kind.READ, self._topic, position=glsn)
@@ -89,12 +115,27 @@ class RecordedLog:
         else:
             self._history.ok(op)
 
+    def _done(self, op: Operation, result: AppendResult) -> None:
+        self._history.ok(op, glsn=result.glsn, lsid=result.log_stream, epoch=result.epoch)
+
     def _not_done(self, op: Operation, error: VarlogError) -> None:
         end = self._history.unknown if error.happened is not False else self._history.rejected
         end(op, type(error).__name__)
 
     def _failed(self, op: Operation, error: VarlogError) -> None:
         self._history.failed(op, type(error).__name__, first=error.first if isinstance(error, Trimmed) else 0)
+
+
+def out_of_order(history: History, client: str) -> list[str]:
+    """Acknowledged appends of a client that sends by one appender, where they are not in the order they were sent."""
+    told = []
+    last = None
+    for op in history.of(Kind.APPEND):
+        if op.client == client and op.outcome is Outcome.OK:
+            if last is not None and op.glsn <= last.glsn:
+                told.append(f"{op} was sent after {last}")
+            last = op
+    return told
 
 
 def judge(evidence: Evidence, directory: Path) -> None:

@@ -13,10 +13,10 @@ from time import monotonic
 from typing import Final
 
 from tests.cluster.cluster import Cluster, Files
-from tests.cluster.load import Load, load_on
+from tests.cluster.load import PIPELINE, Load, load_on
 from tests.cluster.processes import Daemon
 from tests.cluster.proxy import Direction
-from tests.cluster.recorder import judge
+from tests.cluster.recorder import judge, out_of_order
 from tests.cluster.waiting import pause
 from varlog.sim.evidence import Evidence
 
@@ -48,6 +48,7 @@ async def live_through(
         assert set((await cluster.stop()).values()) == {0}
         evidence = cluster.evidence(load.history, liveness)
         judge(evidence, directory)
+        assert not out_of_order(load.history, PIPELINE)
         return evidence
 
 
