@@ -25,6 +25,7 @@ class Bench:
         self.now = 0.0
         self.routing = Routing()
         self.sent: list[tuple[str, Append]] = []
+        self.reachable = True
         self.outcomes: dict[int, Outcome] = {}
         ids = (WriterID(100 + number) for number in count())
         options = WriterOptions(retry=retry, window=window, affinity=affinity)
@@ -42,9 +43,11 @@ class Bench:
         if streams:
             self.learn(*streams)
 
-    def _send(self, address: str, message: Message) -> None:
+    def _send(self, address: str, message: Message) -> bool:
         assert isinstance(message, Append)
-        self.sent.append((address, message))
+        if self.reachable:
+            self.sent.append((address, message))
+        return self.reachable
 
     def _settle(self, id_: int, outcome: Outcome) -> None:
         assert id_ not in self.outcomes, "an append is settled once"
@@ -505,6 +508,32 @@ def test_a_new_connection_brings_everything_under_way_again_at_once() -> None:
         bench.committed(append, glsn)
     bench.writer.on_connected(StorageNodeID(2), bench.now)
     assert len(bench.sent) == 4, "nothing is under way"
+
+
+def test_a_batch_that_could_not_be_sent_did_not_happen() -> None:
+    bench = Bench(stream(1))
+    bench.reachable = False
+    assert bench.append(1, 2, deadline=1.0) == []
+    bench.pass_time(2.0)
+    assert bench.outcomes == dict.fromkeys((1, 2), Rejected(errors.DeadlineExceeded.code))
+
+
+def test_a_batch_that_could_not_be_sent_is_sent_when_it_can_be() -> None:
+    bench = Bench(stream(1))
+    bench.reachable = False
+    bench.append(1, 2)
+    bench.reachable = True
+    bench.writer.on_connected(StorageNodeID(1), bench.now)
+    assert sequences(bench.messages) == [(0, 1), (1, 2)]
+
+
+def test_a_batch_that_could_not_be_sent_goes_elsewhere_if_its_log_stream_is_sealed() -> None:
+    bench = Bench(stream(1))
+    bench.reachable = False
+    bench.append(1)
+    bench.reachable = True
+    bench.learn(stream(1, SEALED, epoch=3), stream(2))
+    assert [append.lsid for append in bench.messages] == [2]
 
 
 def test_a_lost_connection_makes_the_writer_look_who_is_there() -> None:

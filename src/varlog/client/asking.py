@@ -89,6 +89,10 @@ class Asking:
         """Send to the repository that is asked at present; nothing is waited for."""
         self._repository().send(message)
 
+    def ask_another_repository(self) -> None:
+        """The one that is asked at present does not answer."""
+        self._asked += 1
+
     def _repository(self) -> Link:
         """The one that is asked at present; another one if it is not connected and that is."""
         repositories = self._repositories
@@ -132,7 +136,7 @@ class Asking:
             question.again = True
             question.refusal = errors.VarlogError.registry[code].__name__
             if code == errors.NotLeader.code:
-                self._asked += 1
+                self.ask_another_repository()
         else:
             question.answer.set_exception(errors.VarlogError.of(code, getattr(message, "detail", "")))
 
@@ -145,7 +149,8 @@ class Asking:
             elif question.again or not question.sent:
                 self._put(question)
             elif question.repeats and now - question.asked_at >= ASK_AGAIN:
-                self._asked += question.link is None
+                if question.link is None:
+                    self.ask_another_repository()
                 self._put(question)
 
     def _late(self, question: _Question) -> errors.VarlogError:

@@ -19,9 +19,10 @@ from varlog import batch, errors, limits
 from varlog.client.entries import Entry, EntryBatch
 from varlog.client.session import Session
 from varlog.core import subscribing
+from varlog.core.address import Address
 from varlog.core.branches import ignore
 from varlog.core.merging import Chunk
-from varlog.core.messages import ScanReply
+from varlog.core.messages import Message, ScanReply
 from varlog.types import GLSN, StorageNodeID, TopicID
 
 
@@ -50,7 +51,7 @@ class Feed:
                 None if end is None else GLSN(end),
                 session.routing,
                 new_request,
-                session.send,
+                self._send,
                 self._deliver,
                 self._on_end,
                 ignore,
@@ -88,6 +89,9 @@ class Feed:
         except errors.VarlogError as error:
             reply = ScanReply(reply.request, reply.lsid, error.code, detail=str(error))
         self._core.on_reply(reply, now)
+
+    def _send(self, address: Address, message: Message) -> None:
+        self._session.send(address, message)  # if it was not sent, the core is told when it can be
 
     def _deliver(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)

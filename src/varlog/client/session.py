@@ -212,13 +212,14 @@ class Session:
 
     # Messages
 
-    def send(self, address: Address, message: Message) -> None:
-        """Send to a storage node, if it is connected; otherwise see that it will be."""
+    def send(self, address: Address, message: Message) -> bool:
+        """Send to a storage node, if it is connected; otherwise see that it will be. False: it was not sent."""
         send = self._send.get(address)
         if send is not None:
-            send(message)
-        elif address not in self._nodes:
+            return send(message)
+        if address not in self._nodes:
             self._reach(address)
+        return False
 
     def _reach(self, address: Address) -> None:
         for node in self.metadata.nodes if self.metadata is not None else ():
@@ -288,7 +289,10 @@ class Session:
     def refresh(self) -> None:
         """Ask for metadata, unless that was just done."""
         since = self.loop.time() - self._asked_at
-        if since >= (REFRESH_AGAIN if self._refreshing else REFRESH_EVERY):
+        if self._refreshing and since >= REFRESH_AGAIN:
+            self.asking.ask_another_repository()
+            self._ask_metadata()
+        elif not self._refreshing and since >= REFRESH_EVERY:
             self._ask_metadata()
         self.stir()
 

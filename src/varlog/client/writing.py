@@ -61,12 +61,13 @@ class Appends:
         self._ids = 0
         self._pending: dict[int, tuple[asyncio.Future[AppendResult], int]] = {}
         self._create_future = session.loop.create_future
+        self._writers: set[Writer] = set()
         self._investigated = 0.0
 
     def writer(self, options: WriterOptions, abandon: Callable[[errors.VarlogError], None]) -> Writer:
         """One more writer, enrolled in the session."""
         session = self.session
-        return session.enroll(
+        writer = session.enroll(
             lambda new_request: Writer(
                 self.tpid,
                 session.routing,
@@ -79,6 +80,13 @@ class Appends:
             ),
             abandon,
         )
+        self._writers.add(writer)
+        return writer
+
+    def retire(self, writer: Writer) -> None:
+        """A writer that has nothing under way is not needed any more."""
+        self._writers.discard(writer)
+        self.session.dismiss(writer)
 
     def submit(
         self, writer: Writer, entries: Any, size: int, deadline: float, now: float
@@ -134,8 +142,9 @@ class Appends:
         return str(link.error) if not link.connected and link.error is not None else None
 
     def investigate(self, now: float) -> None:
-        """Ask the replicas how they are, now and then."""
-        if now - self._investigated >= SILENT_SECONDS:
+        """Ask the replicas how they are, now and then, if a writer gets nowhere."""
+        stuck = any(writer.has_nowhere or writer.silence(now) >= SILENT_SECONDS for writer in self._writers)
+        if stuck and now - self._investigated >= SILENT_SECONDS:
             self._investigated = now
             session = self.session
             for snid in {snid for stream in session.routing.streams(self.tpid) for snid in stream.replicas}:
@@ -194,17 +203,16 @@ class Pool:
 
     def tick(self, now: float) -> None:
         self._judge(now)
-        if any(writer.has_nowhere or writer.silence(now) >= SILENT_SECONDS for writer in self._writers):
-            self._appends.investigate(now)
+        self._appends.investigate(now)
 
     def _judge(self, now: float) -> None:
-        """Who is given work."""
+        """Who is given work. One that has none goes to its own log stream with the next."""
         streams = [s for s in self._session.routing.streams(self._appends.tpid) if takes_appends(s)]
         writers = self._writers[: max(1, len(streams))]
         well = [
             writer
             for writer, stream in zip(writers, streams, strict=False)
-            if writer.log_stream in {None, stream.lsid} and writer.silence(now) < SILENT_SECONDS
+            if not writer.outstanding or (writer.log_stream == stream.lsid and writer.silence(now) < SILENT_SECONDS)
         ]
         self._usable = well or writers
 
@@ -294,7 +302,7 @@ class Appender:
                     waiting.set_result(None)
             self._idle.clear()
             if self._closed is not None:
-                self._appends.session.dismiss(self._writer)
+                self._appends.retire(self._writer)
 
     async def flush(self) -> None:
         """Wait until all that was sent is decided; raises the first failure since the last flush."""
@@ -314,7 +322,7 @@ class Appender:
             self._closed = error
             self._window.close(error)
             if not self._under_way:
-                self._appends.session.dismiss(self._writer)
+                self._appends.retire(self._writer)
 
     async def __aenter__(self) -> Appender:
         return self

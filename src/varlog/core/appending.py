@@ -31,8 +31,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from varlog import batch, errors, limits
-from varlog.core.address import Send, node_address
-from varlog.core.messages import Append, AppendReply, StreamInfo
+from varlog.core.address import Address, node_address
+from varlog.core.messages import Append, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing, takes_appends
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, WriterID
 
@@ -77,6 +77,8 @@ class Undecided(NamedTuple):
 
 
 Outcome = Committed | Rejected | Undecided
+SendAppend = Callable[[Address, Message], bool | None]
+"""As `Send`; False says that the message has certainly not been sent."""
 Settle = Callable[[int, Outcome], None]
 
 
@@ -125,7 +127,7 @@ class Writer:
         new_writer_id: Callable[[], WriterID],
         new_request: Callable[[], int],
         timestamp: Callable[[], int],
-        send: Send,
+        send: SendAppend,
         settle: Settle,
         options: WriterOptions = DEFAULT_OPTIONS,
     ) -> None:
@@ -297,11 +299,13 @@ class Writer:
 
     def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
         request = self._new_request()
+        append = Append(request, stream.lsid, epoch, prev, op.horizon, op.batch)
+        if self._send(node_address(node), append) is False:
+            return
         op.requests += (request,)
         self._attempts[request] = (op, epoch, prev == self._last_on.get(stream.lsid, Sequence(0)))
         if epoch not in op.unresolved:
             op.unresolved += (epoch,)
-        self._send(node_address(node), Append(request, stream.lsid, epoch, prev, op.horizon, op.batch))
 
     # Answers
 
