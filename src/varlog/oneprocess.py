@@ -115,7 +115,8 @@ class EmbeddedCluster:
         metadata = self.manager.metadata
         assert metadata is not None
         tpids = {known.tpid for known in metadata.topics if known.name == topic}
-        of_topic = [stream.status for stream in metadata.streams if stream.tpid in tpids]
+        given_up = StreamStatus.ABORTED
+        of_topic = [s.status for s in metadata.streams if s.tpid in tpids and s.status is not given_up]
         return bool(of_topic) and all(status is StreamStatus.RUNNING for status in of_topic)
 
     def _fail(self, error: errors.VarlogError) -> None:

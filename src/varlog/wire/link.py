@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 from typing import Final
 
@@ -59,7 +60,9 @@ async def dial(
         raise Unreachable(f"{address} did not answer within {timeout} s") from None
     except OSError as error:
         connection.close()
-        raise Unreachable(f"cannot connect to {address}: {error.strerror or error}") from error
+        # asyncio says in place of the reason whom it could not reach, which is said already.
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
+        raise Unreachable(f"cannot connect to {address}: {reason}") from error
     except BaseException:
         connection.close()
         raise
