@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 .PHONY: demo
-demo: $(STAMP) ## watch a simulated cluster append, crash and recover
+demo: $(STAMP) ## watch a cluster of real processes being killed and coming back
 	@$(RUN) -m varlog demo
 
 .PHONY: test

@@ -25,7 +25,7 @@ def test_help_says_what_varlog_is() -> None:
 
 def test_help_says_what_each_command_does() -> None:
     listed = varlog("--help").stdout
-    for command, summary in (("demo", "Watch a simulated cluster"), ("sim", "Run simulated clusters under faults")):
+    for command, summary in (("demo", "Watch a cluster of real processes"), ("sim", "Run simulated clusters")):
         assert f" {command} " in listed
         assert summary in listed
         told = varlog(command, "--help").stdout

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tomllib
 from enum import Enum
 from pathlib import Path
@@ -37,26 +34,6 @@ def anchors(text: str) -> set[str]:
     """The headings of a document as links name them."""
     headings = HEADING.findall(FENCED.sub("", text))
     return {re.sub(r"[^\w\- ]", "", heading).lower().replace(" ", "-") for heading in headings}
-
-
-def demo_excerpt() -> str:
-    """What README.md shows of the demo: one power loss as one log stream lives through it, and the closing table."""
-    command = [sys.executable, "-m", "varlog", "demo"]
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout
-    story = told[told.index("Node 2 loses power") : told.index("All machines lose power at once")]
-    kept = [line for line in story.splitlines() if "log stream 2" not in line]
-    closing = [line for line in told[told.index("The run") :].splitlines() if not line.startswith("│ seconds ")]
-    return "\n".join([*kept, *closing]) + "\n"
-
-
-def test_the_readme_shows_what_the_demo_shows() -> None:
-    """`VARLOG_REWRITE_GOLDEN=1` pastes it anew."""
-    readme, told = ROOT / "README.md", demo_excerpt()
-    (shown,) = [block for block in blocks(readme.read_text(), "") if block.startswith("Node 2 loses power")]
-    if os.environ.get("VARLOG_REWRITE_GOLDEN") == "1":
-        readme.write_text(readme.read_text().replace(shown, told))
-        shown = told
-    assert shown == told
 
 
 def test_the_state_diagram_is_the_table() -> None:
@@ -111,9 +88,12 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(path.read_text()), f"{target} is no heading"
 
 
+SESSIONS = {"README.md", "client.md", "operations.md"}
+"""They need a cluster and are run in tests/docs."""
 EXAMPLES = [
     pytest.param(code, id=f"{document.name}-{number}")
     for document in DOCUMENTS
+    if document.name not in SESSIONS
     for number, code in enumerate(blocks(document.read_text(), "python"), 1)
 ]
 
