@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import uvloop
 
@@ -57,8 +57,9 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: strays.append(context))
         await asyncio.wait_for(main, SECONDS)
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(whole())
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    runner.run(whole())
+    runner.close()  # not after a failure: uvloop would wait here for whatever the test has left open
     assert not strays
 
 
@@ -115,6 +116,7 @@ class Small:
         self.failures: list[BaseException] = []
         """What daemons said they must stop for."""
         self.vmr: MetadataRepositoryServer
+        self._has_vmr = False
         self.nodes: dict[int, StorageNodeServer] = {}
         self.managers: list[ManagerServer] = []
         self._callers: list[Caller] = []
@@ -129,11 +131,16 @@ class Small:
             cluster=CID, secret_file=str(self.secret_file), path=str(self.path / "metadata"), listen=listen, http=None
         )
         self.vmr = await MetadataRepositoryServer.start(config, fs or OSFileSystem(), self.failures.append)
+        self._has_vmr = True
+
+    async def stop_vmr(self) -> None:
+        self._has_vmr = False
+        await self.vmr.stop()
 
     async def restart_vmr(self) -> None:
         """At the same address, since everybody else is told only one."""
         address = self.vmr.address
-        await self.vmr.stop()
+        await self.stop_vmr()
         await self.start_vmr(address)
 
     async def start_manager(self) -> ManagerServer:
@@ -159,7 +166,9 @@ class Small:
 
     def node_config(self, number: int, **options: Any) -> StorageNodeConfig:
         given: dict[str, Any] = {"volumes": self.volumes(number), "snid": number, "listen": ANY_PORT, "cluster": CID}
-        about = {"metadata_repository": self.vmr.address, "secret_file": str(self.secret_file), "http": None}
+        about = {"secret_file": str(self.secret_file), "http": None}
+        if "metadata_repository" not in options:
+            about["metadata_repository"] = self.vmr.address
         return StorageNodeConfig(**(given | about | options))
 
     async def start_node(self, number: int, fs: FileSystem | None = None, **options: Any) -> StorageNodeServer:
@@ -178,7 +187,14 @@ class Small:
             await manager.stop()
         for node in self.nodes.values():
             await node.stop()
-        await self.vmr.stop()
+        if self._has_vmr:
+            await self.vmr.stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     # Talking to them
 
@@ -240,8 +256,12 @@ class Small:
         if manager:
             await self.add_nodes()
         if manager and streams:
-            await self.manage(lambda request: AddTopic(request, TOPIC, 0, 0, streams))
-            await self.running(streams)
+            await self.add_topic(streams)
+
+    async def add_topic(self, streams: int = 1, name: str = TOPIC, factor: int = 0) -> None:
+        """Make a topic, and wait until all there is runs."""
+        await self.manage(lambda request: AddTopic(request, name, factor, 0, streams))
+        await self.running(len(self.streams()))
 
     async def add_nodes(self) -> None:
         await until(lambda: self.managers[0].is_connected)
@@ -254,9 +274,15 @@ class Small:
     def streams(self) -> list[StreamInfo]:
         return list(self.vmr.repository.metadata(0).streams)
 
-    async def running(self, count: int = 1) -> list[StreamInfo]:
-        """Wait until so many log streams run on all their replicas."""
-        await until(lambda: [stream.status for stream in self.streams()] == [StreamStatus.RUNNING] * count)
+    async def running(self, count: int = 1, beyond: int = 0) -> list[StreamInfo]:
+        """Wait until so many log streams run, each in an epoch beyond the one that was."""
+
+        def all_run() -> bool:
+            streams = self.streams()
+            running = [s for s in streams if s.status is StreamStatus.RUNNING and s.epoch > beyond]
+            return len(streams) == len(running) == count
+
+        await until(all_run)
         return self.streams()
 
     async def append(self, *entries: bytes, lsid: int = 1, writer: int = 7, sequence: int = 1) -> AppendReply:
@@ -274,11 +300,8 @@ class Small:
 
 @asynccontextmanager
 async def cluster(path: Path, nodes: int = 3, streams: int = 1, manager: bool = True) -> AsyncIterator[Small]:
-    """A cluster for as long as the block lasts."""
-    small = Small(path)
-    await small.start(nodes, streams, manager)
-    try:
+    """A whole cluster for as long as the block lasts, in which nothing has to stop to protect data."""
+    async with Small(path) as small:
+        await small.start(nodes, streams, manager)
         yield small
-    finally:
-        await small.stop()
     assert not small.failures

@@ -71,7 +71,8 @@ class Replicas:
             path = self._volumes.replica_path(volume, lsid)
             with typed_errors(path):
                 if self._fs.exists(f"{path}/{_REMOVED_NAME}"):
-                    self._delete(path)
+                    with suppress(OSError):  # what cannot be deleted is in nobody's way
+                        self._delete(path)
                     continue
                 found = identify(self._fs, path)
             if found is None:

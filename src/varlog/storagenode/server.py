@@ -384,19 +384,30 @@ class StorageNodeServer:
         return next(replica for replica in self.replicas if replica.storage is storage)
 
     def _read_some(self) -> None:
-        """So many per turn of the loop, in the order they were asked for. Who asks for more than may wait is told."""
-        reads = self.node.reads
-        self.node.reads = reads[READS_PER_TURN : READS_PER_TURN + limits.MAX_WAITING_READS]
-        for plan in reads[READS_PER_TURN + limits.MAX_WAITING_READS :]:
-            self.node.finish_scan(plan, errors.Busy(f"{len(reads)} reads are waiting"))
-        for plan in reads[:READS_PER_TURN]:
+        """So many per turn of the loop, in the order they were asked for."""
+        if len(self.node.reads) > limits.MAX_WAITING_READS:
+            self._refuse_greedy()
+        reads, self.node.reads = self.node.reads[:READS_PER_TURN], self.node.reads[READS_PER_TURN:]
+        for plan in reads:
             replica = self.replicas.get(plan.executor.lsid)
-            if replica is None or self._hosting.is_leaving(plan.executor.lsid):
+            if replica is None:
                 self._on_read(plan, [])
             else:
                 self._reading.submit(plan, replica.storage)
         if self.node.reads:
             self._settle_soon()
+
+    def _refuse_greedy(self) -> None:
+        """More reads wait than may: who has asked for most of them is refused most of those."""
+        (greedy, count), *_ = Counter(plan.source for plan in self.node.reads).most_common(1)
+        kept, taken = [], 0
+        for plan in self.node.reads:
+            taken += plan.source == greedy
+            if plan.source == greedy and taken > READS_PER_TURN:
+                self.node.finish_scan(plan, errors.Busy(f"{count} reads are waiting already"))
+            else:
+                kept.append(plan)
+        self.node.reads = kept
 
     def _on_read(self, plan: ReadPlan, result: Result) -> None:
         if self._is_stopping:

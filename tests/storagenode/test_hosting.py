@@ -1,0 +1,259 @@
+"""Log streams are added to a running node and removed from it, whatever is under way there."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.daemon.small import Caller, Small, run, until
+from tests.storagenode.gated import GatedFileSystem
+from varlog import batch, errors
+from varlog.core.messages import (
+    AddLogStream,
+    Append,
+    AppendReply,
+    GetInfo,
+    Info,
+    RemoveLogStream,
+    ReplicaReply,
+    Scan,
+    ScanReply,
+    Seal,
+    Unseal,
+)
+from varlog.storagenode.reading import TAIL_ENTRIES
+from varlog.storagenode.writing import INLINE_BYTES
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, Sequence, StorageNodeID, TopicID
+from varlog.wire import Role
+
+ONE, TWO = LogStreamID(1), LogStreamID(2)
+TOPIC = TopicID(1)
+
+
+class Host(Small):
+    """One node on a disk that can be made to wait, with log streams 1 and 2 of a topic that run."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.disk = GatedFileSystem()
+
+    async def set_up(self) -> Caller:
+        """What the manager calls from."""
+        await self.start(nodes=0, streams=0)
+        await self.start_node(1, self.disk)
+        await self.add_nodes()
+        await self.add_topic(streams=2)
+        return await self.call_node(1, Role.MANAGER)
+
+    def directory(self, lsid: int) -> Path:
+        return Path(self.volumes(1)[0]) / "cid=3" / "snid=1" / f"lsid={lsid}"
+
+    async def fill(self) -> None:
+        """More than a tail of entries in log stream 1."""
+        for sequence in (1, 2):
+            reply = await self.append(*[b"x"] * TAIL_ENTRIES, sequence=sequence)
+            assert reply.code == 0
+
+
+def remove(lsid: LogStreamID = ONE) -> type[RemoveLogStream]:
+    return lambda request: RemoveLogStream(request, lsid)  # type: ignore[return-value]
+
+
+def scan(request: int, lsid: int = ONE, *, begin: int = 1, wait: bool = False) -> Scan:
+    return Scan(request, LogStreamID(lsid), GLSN(begin), 1 << 20, wait)
+
+
+def append(lsid: LogStreamID, data: bytes) -> Append:
+    packed = batch.encode([data], writer_id=9, sequence=1)
+    return Append(1_000_000, lsid, Epoch(2), Sequence(0), LLSN(1), packed)
+
+
+def test_M2_a_new_replica_is_sealing_and_its_request_may_be_repeated(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            for _ in range(2):
+                added = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, LogStreamID(5)))
+                assert (added.code, added.epoch, added.state, added.snid) == (0, 0, ReplicaState.SEALING, 1)
+            assert host.directory(5).is_dir()
+            sealed = await manager.ask(
+                ReplicaReply, lambda request: Seal(request, LogStreamID(5), Epoch(1), LLSN(1), GLSN(0))
+            )
+            assert (sealed.code, sealed.state) == (0, ReplicaState.SEALED)
+            refused = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, LogStreamID(5)))
+            assert refused.code == errors.AlreadyExists.code
+
+    run(main())
+
+
+def test_B6_data_stays_until_it_is_asked_for_and_comes_back_with_the_node(tmp_path: Path) -> None:
+    """What the metadata repository forgets is not what a node deletes."""
+
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            await host.set_up()
+            await host.append(b"x")
+            for manager in list(host.managers):
+                await host.stop_manager(manager)
+            await host.stop_vmr()
+            for file in (tmp_path / "metadata").iterdir():
+                file.unlink()
+            await host.start_vmr()
+            await host.stop_node(1)
+            await host.start_node(1)
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [1, 2]
+            caller = await host.call_node(1, Role.MANAGER)
+            refused = await caller.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, ONE))
+            assert refused.code == errors.AlreadyExists.code
+
+    run(main())
+
+
+def test_M12_a_removed_replica_is_gone_with_its_data_and_may_be_asked_for_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            await host.append(b"x")
+            for _ in range(2):
+                assert (await manager.ask(ReplicaReply, remove())).code == 0
+            assert not host.directory(1).exists()
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [2]
+            client = await host.call_node(1)
+            assert (await client.ask(ScanReply, scan)).code == errors.UnknownLogStream.code
+            assert (await host.append(b"y", lsid=2)).code == 0, "the other one goes on"
+
+    run(main())
+
+
+def test_a_removal_waits_for_the_group_under_way(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            host.disk.syncs.close()
+            client = await host.call_node(1)
+            client.connection.send(append(ONE, bytes(2 * INLINE_BYTES)))
+            await until(lambda: host.disk.syncs.waiting == 1)
+            removal = asyncio.ensure_future(manager.ask(ReplicaReply, remove()))
+            other = await host.call_node(1, Role.MANAGER)
+            again = asyncio.ensure_future(other.ask(ReplicaReply, remove()))
+            busy = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, ONE))
+            assert busy.code == errors.Busy.code, "what is on its way out is not handed out as new"
+            assert (await client.ask(ScanReply, scan)).code == errors.UnknownLogStream.code
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [2]
+            assert host.directory(1).exists()
+            assert not removal.done()
+            host.disk.syncs.open()
+            assert (await removal).code == (await again).code == 0
+            assert not host.directory(1).exists()
+            assert not [reply for reply in client.heard if isinstance(reply, AppendReply) and reply.code == 0]
+
+    run(main())
+
+
+def test_a_removal_waits_for_the_reads_under_way_and_tells_their_readers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            await host.fill()
+            host.disk.reads.close()
+            client = await host.call_node(1)
+            reads = [asyncio.ensure_future(client.ask(ScanReply, scan)) for _ in range(5)]
+            await until(lambda: host.disk.reads.waiting == 2)
+            removal = asyncio.ensure_future(manager.ask(ReplicaReply, remove()))
+            await manager.ask(Info, GetInfo)
+            assert host.directory(1).exists()
+            host.disk.reads.open()
+            assert (await removal).code == 0
+            assert {(await read).code for read in reads} == {errors.UnknownLogStream.code}
+            assert not host.directory(1).exists()
+
+    run(main())
+
+
+def test_a_removal_tells_those_who_wait_at_the_tail(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            client = await host.call_node(1)
+            read = asyncio.ensure_future(client.ask(ScanReply, lambda request: scan(request, wait=True)))
+            await client.ask(Info, GetInfo)
+            assert (await manager.ask(ReplicaReply, remove())).code == 0
+            assert (await read).code == errors.UnknownLogStream.code
+
+    run(main())
+
+
+def test_deleting_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            host.disk.deletions.close()
+            removal = asyncio.ensure_future(manager.ask(ReplicaReply, remove()))
+            await until(lambda: host.disk.deletions.waiting == 1)
+            assert (await host.append(b"x", lsid=2)).code == 0
+            assert not removal.done()
+            host.disk.deletions.open()
+            assert (await removal).code == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("held_up", ["syncs", "deletions"])
+def test_a_node_that_stops_finishes_what_it_was_removing(held_up: str, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            gate = getattr(host.disk, held_up)
+            gate.close()
+            client = await host.call_node(1)
+            if held_up == "syncs":
+                client.connection.send(append(ONE, bytes(2 * INLINE_BYTES)))
+                await until(lambda: gate.waiting == 1)
+            manager.connection.send(RemoveLogStream(1_000_000, ONE))
+            await manager.ask(Info, GetInfo)
+            stopping = asyncio.ensure_future(host.stop_node(1))
+            await client.ended
+            gate.open()
+            await stopping
+            assert not host.directory(1).exists()
+            assert host.directory(2).exists()
+            await host.start_node(1)
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [2]
+
+    run(main())
+
+
+def test_a_directory_that_cannot_be_deleted_is_told_and_finished_later(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            (host.directory(1) / "lost+found").mkdir()
+            failed = await manager.ask(ReplicaReply, remove())
+            assert failed.code != 0
+            assert "lost+found" in failed.detail
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [2]
+            await host.stop_node(1)
+            await host.start_node(1)
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [2], "it is in nobody's way"
+            await host.stop_node(1)
+            (host.directory(1) / "lost+found").rmdir()
+            await host.start_node(1)
+            assert not host.directory(1).exists()
+
+    run(main())
+
+
+def test_M13_what_was_never_sealed_cannot_be_unsealed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, LogStreamID(5)))
+            me = StorageNodeID(1)
+            refused = await manager.ask(
+                ReplicaReply, lambda request: Unseal(request, LogStreamID(5), Epoch(2), (me,), me, GLSN(0))
+            )
+            assert (refused.code, refused.state) == (errors.StaleEpoch.code, ReplicaState.SEALING)
+
+    run(main())
