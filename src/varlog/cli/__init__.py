@@ -8,6 +8,7 @@ runs; what `--help` says of each is in `varlog.cli.manual`. How a command ends i
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 from cyclopts import App, CycloptsError, Group
@@ -97,11 +98,13 @@ def _application() -> App:
 app: Final = _application()
 
 
-def main() -> int:
-    """Entry point of the `varlog` script."""
-    json = "--json" in sys.argv
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the `varlog` script; returns the exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = given[: given.index("--")] if "--" in given else given
+    json = "--json" in options
     try:
-        code = app(exit_on_error=False, print_error=False)
+        code = app(given, exit_on_error=False, print_error=False)
     except CycloptsError as error:
         return tell_usage(error, json=json)
     except BrokenPipeError:

@@ -21,7 +21,7 @@ from cyclopts import Parameter
 from varlog.cli.inputs import lines_of, whole
 from varlog.cli.options import USUAL_TOPIC, Flag, Topic
 from varlog.cli.output import Output, size_of
-from varlog.errors import VarlogError
+from varlog.errors import InvalidArgument, VarlogError
 
 if TYPE_CHECKING:
     from varlog import Appender, AppendResult
@@ -31,6 +31,9 @@ _UNACKNOWLEDGED: Final = 1024
 _NOTEWORTHY_SECONDS: Final = 1.0
 """What takes no longer is told without its speed."""
 
+Files = Annotated[
+    tuple[str, ...], Parameter(negative=(), show_default=False, metavar="FILE", allow_leading_hyphen=True)
+]
 Batches = AsyncIterator[Sequence[bytes]]
 Advance = Callable[[int, int], None]
 """Told how many more entries, of how many bytes, are in the log."""
@@ -56,8 +59,7 @@ async def append(
         Append every line of the files as an entry of its own.
     """
     for name in file:
-        if name != STDIN:
-            os.close(os.open(name, os.O_RDONLY | os.O_NONBLOCK))  # rather nothing at all than a part of it
+        _check_readable(name)  # rather nothing at all than a part of it
     output = at.output
     async with at.log() as log:
         with _progress(output, entries, file) as advance:
@@ -66,9 +68,19 @@ async def append(
                 async with log.appender(timeout=at.patience) as appender:
                     await appending.run(appender, _batches(entries, file, by_line=lines))
             except BaseException:
-                output.note(f"varlog: {appending.told()}, then it ended")
+                if appending.entries:
+                    output.note(f"varlog: {appending.told()}; then it ended early")
                 raise
     output.line(appending.told())
+
+
+def _check_readable(name: str) -> None:
+    if name == STDIN:
+        return
+    if Path(name).is_dir():
+        raise InvalidArgument(f"{name} is a directory; name files")
+    if not os.access(name, os.R_OK):
+        raise InvalidArgument(f"{name} is not there, or may not be read")
 
 
 async def _batches(entries: Sequence[str], files: Sequence[str], *, by_line: bool) -> Batches:
@@ -102,7 +114,7 @@ class _Appending:
         self._sent: asyncio.Queue[tuple[asyncio.Future[AppendResult], int] | None] = asyncio.Queue(_UNACKNOWLEDGED)
         self._begun = monotonic()
         self._failure: VarlogError | None = None
-        self._entries = self._bytes = 0
+        self.entries = self._bytes = 0
         self._first = self._last = 0
 
     async def run(self, appender: Appender, batches: Batches) -> None:
@@ -134,7 +146,7 @@ class _Appending:
                 sending.cancel()
 
     def _count(self, result: AppendResult, size: int) -> None:
-        self._entries += result.count
+        self.entries += result.count
         self._bytes += size
         self._first = self._first or result.glsn
         self._last = result.end - 1
@@ -143,7 +155,7 @@ class _Appending:
 
     def told(self) -> str:
         """How much is in the log, in words."""
-        count = self._entries
+        count = self.entries
         if not count:
             return "appended nothing"
         what = f"appended {count:,} {'entry' if count == 1 else 'entries'}"

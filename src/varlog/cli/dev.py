@@ -15,6 +15,7 @@ from varlog.cli.output import Output
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
 from varlog.daemon.service import loop_factory
 from varlog.oneprocess import NODES, EmbeddedCluster
+from varlog.types import StreamStatus
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 9092
@@ -98,7 +99,7 @@ class _Dev:
         metadata = cluster.manager.metadata
         assert metadata is not None, "a cluster that has started has metadata"
         tpid = next(known.tpid for known in metadata.topics if known.name == topic)
-        streams = sum(stream.tpid == tpid for stream in metadata.streams)
+        streams = sum(stream.tpid == tpid and stream.status is StreamStatus.RUNNING for stream in metadata.streams)
         self._output.record(
             {
                 "address": cluster.address,

@@ -50,7 +50,7 @@ _EXITS: Final[tuple[tuple[type[errors.VarlogError], Exit], ...]] = (
 )
 
 _ADVICE: Final[tuple[tuple[type[errors.VarlogError], str], ...]] = (
-    (errors.SecretUnusable, "give --secret-file FILE, or make one with varlog secret new FILE"),
+    (errors.DirectoryLocked, "perhaps a cluster runs there already, see varlog status; or use another directory"),
     (errors.WrongSecret, "give the cluster's own with --secret-file FILE"),
     (errors.WrongCluster, "give its id with --cid"),
     (errors.Trimmed, "read from there on"),

@@ -6,11 +6,17 @@ Nodes are asked all at once, each for a short time only: one that does not answe
 from __future__ import annotations
 
 import asyncio
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from varlog.cli.options import Cluster
 from varlog.core.messages import Info, Metadata
 from varlog.errors import VarlogError
+from varlog.types import StreamStatus
+
+if TYPE_CHECKING:
+    from varlog import Admin
 
 NODE_SECONDS: Final = 1.0
 
@@ -27,11 +33,18 @@ class Seen(NamedTuple):
     """Why the manager cannot be reached; empty if it can."""
 
 
+async def metadata_of(at: Cluster, admin: Admin) -> Metadata:
+    """What there is. A log stream that was given up while it was being made is not there: it never was of any use."""
+    metadata = await admin.metadata(timeout=at.patience)
+    streams = tuple(stream for stream in metadata.streams if stream.status is not StreamStatus.ABORTED)
+    return msgspec.structs.replace(metadata, streams=streams)
+
+
 async def look(at: Cluster) -> Seen:
     """Ask everybody."""
     seconds = min(NODE_SECONDS, at.patience)
     async with at.admin() as admin:
-        metadata = await admin.metadata(timeout=at.patience)
+        metadata = await metadata_of(at, admin)
         snids = [node.snid for node in metadata.nodes]
         manager, *answers = await asyncio.gather(
             admin.manager(timeout=seconds),

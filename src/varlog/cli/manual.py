@@ -263,16 +263,16 @@ STREAM_DESCRIBE: Final = Page(
     """Show one log stream and how each of its replicas is.
 
 Behind: how many entries a replica has yet to commit. Waiting: entries that are
-on its disk and have no position yet.
+on its disk and have no position yet. Written: since its node started.
 """,
     """Examples
 
     varlog stream describe 1
 
 JSON: as of varlog stream list, with replica_states: a list of objects: node,
-answers, state, epoch, healthy, fault, committed_end, durable_end, behind,
-volume, and, since its node started, batches, entries, bytes, commits, refused,
-scans, syncs.
+log_stream, answers, state, epoch, healthy, fault, committed_end, durable_end,
+behind, waiting, volume, and, since its node started, batches, entries, bytes,
+commits, refused, scans, syncs.
 """,
 )
 STREAM_REMOVE: Final = Page(
@@ -319,7 +319,7 @@ NODE_DESCRIBE: Final = Page(
     varlog node describe 1
 
 JSON: id, address, boot, volumes (objects: path, total_bytes, free_bytes),
-replica_states as of varlog stream describe, with log_stream instead of node.
+replica_states (as of varlog stream describe).
 """,
 )
 NODE_REMOVE: Final = Page(

@@ -8,6 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from varlog.cli import records
+from varlog.cli.looking import metadata_of
 from varlog.cli.options import USUAL_CLUSTER, Cluster, Identifier
 from varlog.cli.output import Column, size_of
 
@@ -34,7 +35,7 @@ async def add_node(
 async def list_node(*, at: Cluster = USUAL_CLUSTER) -> None:
     """List nodes."""
     async with at.admin() as admin:
-        metadata = await admin.metadata(timeout=at.patience)
+        metadata = await metadata_of(at, admin)
     replicas = Counter(snid for stream in metadata.streams for snid in stream.replicas)
     for node in metadata.nodes:
         at.output.record(
@@ -55,7 +56,7 @@ async def describe_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:
         Its id.
     """
     async with at.admin() as admin:
-        metadata = await admin.metadata(timeout=at.patience)
+        metadata = await metadata_of(at, admin)
         info = await admin.node(snid, timeout=at.patience)
     streams = {stream.lsid: stream for stream in metadata.streams}
     replicas = [records.replica_record(streams.get(replica.lsid), snid, replica) for replica in info.replicas]

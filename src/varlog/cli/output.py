@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+_WIDEST: Final = 10_000
 _UNITS: Final = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -57,31 +58,33 @@ class Output:
         if not self.json:
             sys.stderr.write(text + "\n")
 
-    def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    def table(self, columns: Sequence[Column | str], rows: Iterable[Sequence[object]]) -> None:
         """A table for people: drawn on a terminal, else aligned columns of text."""
         if self.json:
             return
         heads = [column if isinstance(column, Column) else Column(column) for column in columns]
         cells = [[str(cell) for cell in row] for row in rows]
         if self.is_terminal:
-            self._drawn(heads, cells, title)
+            self._drawn(heads, cells)
         else:
-            if title:
-                self.line(title)
             self.write(_aligned(heads, cells).encode("utf-8", "replace"))
 
-    def _drawn(self, heads: Sequence[Column], cells: Sequence[Sequence[str]], title: str) -> None:
+    def _drawn(self, heads: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
         from rich import box  # noqa: PLC0415  # takes a while to import, and pipes need none of it
         from rich.console import Console  # noqa: PLC0415
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(box=box.ROUNDED, title=title or None, title_justify="left", title_style="bold")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0), header_style="bold cyan")
         for head in heads:
-            table.add_column(head.title, justify="right" if head.right else "left", overflow="fold")
+            table.add_column(head.title, justify="right" if head.right else "left", no_wrap=True)
         for row in cells:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-        Console(highlight=False).print(table)
+        console = Console(highlight=False)
+        # A row that is too long for the terminal is broken by the terminal: cells cut to pieces are hard to read.
+        unbounded = console.options.update(max_width=_WIDEST)
+        console.width = max(console.width, console.measure(table, options=unbounded).maximum)
+        console.print(table)
 
 
 _STYLES: Final = {

@@ -142,7 +142,7 @@ REPLICA_COLUMNS: Final = (
     Column("committed", right=True),
     Column("behind", right=True),
     Column("waiting", right=True),
-    Column("stored", right=True),
+    Column("written", right=True),
     Column("volume"),
 )
 """Of a replica; the column before them says which one it is."""

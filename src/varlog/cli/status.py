@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import count
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,18 @@ from varlog.cli.records import ReplicaRecord, StreamRecord, TopicRecord
 from varlog.core.manager import reconcile
 from varlog.core.messages import NodeInfo, StreamInfo
 from varlog.types import StorageNodeID, StreamStatus
+
+_STREAM_COLUMNS: Final = (
+    Column("log stream", right=True),
+    Column("topic"),
+    Column("status"),
+    Column("primary", right=True),
+    Column("replicas"),
+    Column("last GLSN", right=True),
+    Column("behind", right=True),
+    Column("waiting", right=True),
+)
+"""What fits on a terminal of 80 columns; `varlog stream list` tells more."""
 
 
 class NodeState(msgspec.Struct):
@@ -147,8 +160,20 @@ def _show(output: Output, state: ClusterState) -> None:
     output.table(records.TOPIC_COLUMNS, map(records.topic_row, state.topics))
     output.line()
     output.table(
-        (*records.STREAM_COLUMNS, Column("behind", right=True), Column("waiting", right=True)),
-        [(*records.stream_row(stream), stream.behind, stream.waiting) for stream in state.streams],
+        _STREAM_COLUMNS,
+        [
+            (
+                stream.id,
+                stream.topic,
+                stream.status,
+                stream.primary or "-",
+                ", ".join(map(str, stream.replicas)) or "-",
+                stream.last_glsn,
+                stream.behind,
+                stream.waiting,
+            )
+            for stream in state.streams
+        ],
     )
     output.line()
     if not state.doing:

@@ -8,7 +8,7 @@ import msgspec
 from cyclopts import Parameter
 
 from varlog.cli import records
-from varlog.cli.looking import look
+from varlog.cli.looking import look, metadata_of
 from varlog.cli.options import USUAL_CLUSTER, USUAL_TOPIC, Cluster, Identifier, Topic
 from varlog.cli.output import Column
 from varlog.errors import UnknownLogStream, UnknownTopic
@@ -38,7 +38,7 @@ async def add_stream(
 async def list_stream(*, at: Topic = USUAL_TOPIC) -> None:
     """List log streams."""
     async with at.admin() as admin:
-        metadata = await admin.metadata(timeout=at.patience)
+        metadata = await metadata_of(at, admin)
     if at.topic is not None and at.topic not in {topic.name for topic in metadata.topics}:
         raise UnknownTopic(f"there is no topic {at.topic!r}")
     found = [records.stream_record(stream, metadata) for stream in metadata.streams]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from shlex import quote
 from typing import Annotated
 
 import msgspec
@@ -9,6 +10,7 @@ from cyclopts import Parameter
 
 from varlog.cli import records
 from varlog.cli.failures import Exit
+from varlog.cli.looking import metadata_of
 from varlog.cli.options import USUAL_CLUSTER, Cluster, Positive, Yes
 from varlog.cli.output import confirmed
 from varlog.core.messages import Metadata, TopicInfo
@@ -50,14 +52,14 @@ async def add_topic(
     at.output.record({"topic": topic.name, "id": topic.tpid})
     at.output.line(
         f"made topic {topic.name!r}: log streams {streams}, replicas of each {topic.replication_factor}; "
-        f"append with: varlog append --topic {topic.name} ..."
+        f"append with: varlog append --topic {quote(topic.name)} ..."
     )
 
 
 async def list_topic(*, at: Cluster = USUAL_CLUSTER) -> None:
     """List topics."""
     async with at.admin() as admin:
-        metadata = await admin.metadata(timeout=at.patience)
+        metadata = await metadata_of(at, admin)
     found = [records.topic_record(topic, metadata) for topic in metadata.topics]
     for record in found:
         at.output.record(record)
@@ -73,7 +75,7 @@ async def describe_topic(name: Name, /, *, at: Cluster = USUAL_CLUSTER) -> None:
         Which one.
     """
     async with at.admin() as admin:
-        metadata = await admin.metadata(timeout=at.patience)
+        metadata = await metadata_of(at, admin)
     topic = records.topic_record(_find(metadata, name), metadata)
     streams = [records.stream_record(stream, metadata) for stream in metadata.streams if stream.tpid == topic.id]
     output = at.output
@@ -92,7 +94,7 @@ async def remove_topic(name: Name, /, *, yes: Yes = False, at: Cluster = USUAL_C
         Which one.
     """
     async with at.admin() as admin:
-        topic = _find(await admin.metadata(timeout=at.patience), name)
+        topic = _find(await metadata_of(at, admin), name)
         entries = topic.hwm - topic.trim
         if not yes and not confirmed(f"Delete topic {name!r} with {entries:,} entries, for good?"):
             return Exit.FAILED
