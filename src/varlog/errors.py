@@ -287,6 +287,8 @@ class Unreachable(VarlogError, code=105, retriable=True):
 class ConnectionLost(VarlogError, code=106):
     """The connection ended while it was in use; what was under way may or may not have reached the peer."""
 
+    happened = None
+
 
 class PeerStalled(VarlogError, code=107):
     """The peer stopped in the middle of a hello or of a frame, or took none of what was sent to it, for too long."""

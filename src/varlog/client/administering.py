@@ -155,7 +155,7 @@ class Admin:
         session = self._session
         give_up = min(deadline, session.loop.time() + MANAGER_SECONDS)
         while (manager := session.manager()) is None:
-            if session.loop.time() > give_up:
+            if session.loop.time() + 2 * LOOK_AGAIN > give_up:
                 raise errors.Unreachable(NO_MANAGER)
             await asyncio.sleep(LOOK_AGAIN)
             await session.refreshed(deadline)

@@ -1,0 +1,268 @@
+"""Reading: every position once and in order, whatever the replicas answer; no more held than a reader takes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+
+import pytest
+
+import varlog
+from tests.client.rig import pass_time, run, turns, until
+from tests.client.stage import Stage
+from varlog import errors, limits
+from varlog.core.messages import GetTail, Scan, ScanReply
+from varlog.types import GLSN, LogStreamID, StorageNodeID
+from varlog.wire import Connection
+
+MIB = limits.MIB
+
+
+# Scans
+
+
+def test_a_scan_ends_at_the_tail_it_found(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            assert [batch async for batch in log.scan()] == []
+            stage.write(1, [b"a", b"b"])
+            scan = log.scan()
+            first = await anext(scan)
+            stage.write(1, [b"too late"])
+            assert (first.glsn, first.count, first.payloads()) == (1, 2, [b"a", b"b"])
+            assert [batch async for batch in scan] == []
+            assert [batch.payloads() async for batch in log.scan(2, 4)] == [[b"b"], [b"too late"]]
+            assert [batch async for batch in log.scan(3, 2)] == [], "an end before the beginning"
+
+    run(main())
+
+
+def test_L6_log_streams_are_merged_in_order(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=3, streams=3) as stage, varlog.connect(tmp_path) as log:
+            for number in range(60):
+                stage.write(1 + number * number % 3, [b"%d" % number] * (1 + number % 3))
+            expected = [b"%d" % number for number in range(60) for _ in range(1 + number % 3)]
+            entries = [entry async for entry in log.subscribe(end=len(expected) + 1)]
+            assert [entry.glsn for entry in entries] == list(range(1, len(expected) + 1))
+            assert [entry.data for entry in entries] == expected
+            assert [payload async for batch in log.scan() for payload in batch.payloads()] == expected
+
+    run(main())
+
+
+def test_a_batch_shows_what_is_known_of_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a"])
+            result = await log.append_batch([b"b", b"c", b"d"])
+            (batch,) = [batch async for batch in log.scan(3, 5)]
+            assert (batch.glsn, batch.llsn, batch.count, len(batch), batch.end) == (3, 3, 2, 2, 5)
+            assert (batch.log_stream, batch.epoch, batch.time) == (1, 2, 1_000_002)
+            assert batch.writer_timestamp > 1_600_000_000_000_000
+            assert batch.payloads() == [b"c", b"d"]
+            assert list(batch) == [(3, b"c", 3, 1, 1_000_002), (4, b"d", 4, 1, 1_000_002)]
+            assert [entry.data for entry in batch] == [b"c", b"d"]
+            columns = batch.to_arrow()
+            assert columns.column("payload").to_pylist() == [b"c", b"d"]
+            assert columns.column("glsn").to_pylist() == [3, 4]
+            assert columns.column("llsn").to_pylist() == [3, 4]
+            assert columns.column("log_stream").to_pylist() == [1, 1]
+            assert "of 2 from 3 on" in repr(batch)
+            assert result.end == 5
+
+    run(main())
+
+
+# Subscriptions
+
+
+def test_L6_a_subscription_waits_at_the_tail(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with varlog.embedded(tmp_path) as log:
+            subscription = log.subscribe()
+            waiting = asyncio.ensure_future(anext(subscription))
+            await pass_time(0.2)
+            assert not waiting.done()
+            result = await log.append(b"here")
+            entry = await waiting
+            assert (entry.glsn, entry.data) == (result.glsn, b"here")
+
+    run(main())
+
+
+def test_a_subscription_as_batches(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a", b"b"])
+            stage.write(1, [b"c"])
+            async with log.subscribe(2) as subscription:
+                batches = subscription.batches()
+                assert [(await anext(batches)).payloads() for _ in range(2)] == [[b"b"], [b"c"]]
+            with pytest.raises(errors.Closed):
+                await anext(batches)
+
+    run(main())
+
+
+def test_a_subscription_that_nobody_holds_any_more_is_not_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a", b"b"])
+            enrolled = len(log._session._participants)
+            async for entry in log.subscribe():
+                assert entry.data == b"a"
+                assert len(log._session._participants) == enrolled + 1
+                break
+            del entry
+            gc.collect()
+            assert len(log._session._participants) == enrolled
+
+    run(main())
+
+
+def test_a_trim_meanwhile_ends_a_subscription(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a", b"b"])
+            subscription = log.subscribe()
+            assert (await anext(subscription)).glsn == 1
+            stage.write(1, [b"c", b"d", b"e"])
+            await until(lambda: stage.hwm == 5)
+            assert (await anext(subscription)).glsn == 2
+            await turns(5)
+            await log.trim(4)
+            found = [(await anext(subscription)).glsn for _ in range(3)]
+            assert found == [3, 4, 5], "what was read before it is delivered"
+            behind = log.subscribe(3)
+            with pytest.raises(errors.Trimmed) as caught:
+                await anext(behind)
+            assert caught.value.first == 5
+
+    run(main())
+
+
+# Slow readers
+
+
+def test_a_slow_reader_stops_the_reading(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            for number in range(40):
+                stage.write(1, [bytes([number]) * MIB])
+            (node,) = stage.nodes.values()
+            subscription = log.subscribe(end=41)
+            assert (await anext(subscription)).data[0] == 0
+            await pass_time(0.3)
+            asked = len(node.of(Scan))
+            most = limits.CLIENT_READ_AHEAD_BYTES + 2 * (limits.SCAN_REPLY_BYTES + MIB)
+            feed = subscription.batches()._feed
+            assert feed is not None
+            assert feed._held <= most
+            await pass_time(0.3)
+            assert len(node.of(Scan)) == asked, "nothing more is asked for"
+            assert [entry.data[0] async for entry in subscription] == list(range(1, 40))
+
+    run(main())
+
+
+# Replicas
+
+
+def test_a_damaged_batch_is_read_from_another_replica(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=3) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"whole", b"sound"])
+            damaged = StorageNodeID(2)
+
+            def lie(connection: Connection, scan: Scan) -> None:
+                (line,) = stage.scanned(scan).batches
+                spoilt = bytes(line[6])[:-9] + b"?" + bytes(line[6])[-8:]
+                reply = ScanReply(scan.request, scan.lsid, 0, ((*line[:6], spoilt),), GLSN(stage.hwm))
+                connection.send(reply)
+
+            def miscount(connection: Connection, scan: Scan) -> None:
+                (line,) = stage.scanned(scan).batches
+                connection.send(ScanReply(scan.request, scan.lsid, 0, ((*line[:2], 3, *line[3:]),), GLSN(stage.hwm)))
+
+            stage.nodes[damaged].answers[Scan] = lie
+            stage.nodes[StorageNodeID(3)].answers[Scan] = miscount
+            for _ in range(10):
+                assert [(await log.read(glsn)).data for glsn in (1, 2)] == [b"whole", b"sound"]
+
+    run(main())
+
+
+def test_a_lost_connection_is_made_up_for_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=2) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a"])
+            for node in stage.nodes.values():
+                node.silent = True
+            reading = asyncio.ensure_future(log.read(1))
+            await until(lambda: any(node.of(Scan) for node in stage.nodes.values()))
+            for node in stage.nodes.values():
+                node.silent = False
+            begun = asyncio.get_running_loop().time()
+            for node in stage.nodes.values():
+                node.break_connections()
+            assert (await reading).data == b"a"
+            assert asyncio.get_running_loop().time() - begun < 2, "no timeout of a read was waited for"
+
+    run(main())
+
+
+def test_a_replica_that_is_down_is_passed_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=3) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a"])
+            await stage.nodes[StorageNodeID(1)].stop()
+            await stage.nodes[StorageNodeID(3)].stop()
+            for _ in range(6):
+                assert (await log.read(1, timeout=3.0)).data == b"a"
+
+    run(main())
+
+
+def test_no_replica_at_all_is_told_in_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a"])
+            (node,) = stage.nodes.values()
+            node.silent = True
+            with pytest.raises(errors.DeadlineExceeded, match="no replica brought position 1"):
+                await log.read(1, timeout=0.2)
+            with pytest.raises(errors.DeadlineExceeded):
+                await anext(log.scan(1, 2, timeout=0.2))
+
+    run(main())
+
+
+def test_a_new_log_stream_is_found_by_who_already_reads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, streams=2) as stage:
+            second = stage.streams.pop(LogStreamID(2))
+            async with varlog.connect(tmp_path) as log:
+                stage.write(1, [b"a"])
+                subscription = log.subscribe()
+                assert (await anext(subscription)).data == b"a"
+                stage.streams[LogStreamID(2)] = second
+                stage.write(2, [b"b"])
+                stage.write(1, [b"c"])
+                assert [(await anext(subscription)).data for _ in range(2)] == [b"b", b"c"]
+
+    run(main())
+
+
+def test_a_read_below_the_known_tail_asks_only_storage_nodes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            glsn = (await log.append(b"mine")).glsn
+            assert (await log.read(glsn)).data == b"mine"
+            assert stage.repositories[0].of(GetTail) == []
+            stage.write(1, [b"another's"])
+            assert (await log.read(2)).data == b"another's"
+            assert len(stage.repositories[0].of(GetTail)) == 1
+
+    run(main())

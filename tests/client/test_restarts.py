@@ -1,0 +1,115 @@
+"""A client outlives restarts of everything it talks to, and goes on by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import varlog
+from tests.client.rig import run, until
+from tests.client.stage import Stage
+from varlog.core.messages import Append, GetTail
+from varlog.oneprocess import EmbeddedCluster
+from varlog.types import StorageNodeID
+
+
+def test_the_whole_cluster_is_restarted_and_its_nodes_have_moved(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path)
+        address = cluster.address
+        async with varlog.connect(tmp_path, timeout=20) as log:
+            acknowledged: list[tuple[int, bytes]] = []
+            seen: list[tuple[int, bytes]] = []
+            stopping = asyncio.Event()
+
+            async def write() -> None:
+                while not stopping.is_set():
+                    payload = b"%d" % len(acknowledged)
+                    result = await log.append(payload)
+                    acknowledged.append((result.glsn, payload))
+
+            async def read() -> None:
+                async for entry in log.subscribe():
+                    seen.append((entry.glsn, entry.data))
+                    if stopping.is_set() and len(seen) >= len(acknowledged):
+                        return
+
+            tasks = [asyncio.ensure_future(write()), asyncio.ensure_future(read())]
+            for _ in range(2):
+                before = len(acknowledged) + 20
+                await until(lambda least=before: len(acknowledged) >= least)  # type: ignore[misc]
+                await cluster.stop()
+                cluster = await EmbeddedCluster.start(tmp_path, listen=address)
+            await until(lambda: len(acknowledged) >= before + 20)
+            stopping.set()
+            await log.append(b"last")
+            await asyncio.gather(*tasks)
+            assert seen[: len(acknowledged)] == acknowledged
+            assert [glsn for glsn, _ in acknowledged] == list(range(1, len(acknowledged) + 1))
+        await cluster.stop()
+
+    run(main(), seconds=60)
+
+
+def test_what_was_in_flight_on_a_broken_connection_is_sent_again_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            node, loop = stage.nodes[StorageNodeID(1)], asyncio.get_running_loop()
+            for _ in range(3):
+                node.silent = True
+                appending = asyncio.ensure_future(log.append(b"y"))
+                before = len(node.of(Append))
+                await until(lambda least=before: len(node.of(Append)) > least)  # type: ignore[misc]
+                node.silent = False
+                begun = loop.time()
+                node.break_connections()
+                await appending
+                assert loop.time() - begun < 0.45, "the attempt's timeout was not waited for"
+            assert stage.hwm == 4, "each of them once"
+
+    run(main())
+
+
+def test_a_question_is_asked_again_on_a_new_connection(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            (repository,) = stage.repositories
+            repository.silent = True
+            asking = asyncio.ensure_future(log.tail())
+            await until(lambda: bool(repository.of(GetTail)))
+            repository.silent = False
+            begun = asyncio.get_running_loop().time()
+            repository.break_connections()
+            assert await asking == 0
+            assert asyncio.get_running_loop().time() - begun < 0.8
+
+    run(main())
+
+
+def test_a_node_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            node = stage.nodes[StorageNodeID(1)]
+            await node.stop()
+            node.address = "127.0.0.1:0"
+            await node.restart()
+            stage.version += 1
+            assert (await log.append(b"y")).glsn == 2
+            assert (await log.read(1)).data == b"x"
+
+    run(main())
+
+
+def test_an_idle_client_has_no_timer_and_says_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            await log.tail()
+            await until(lambda: log._session._ticker is None)
+            heard = [len(puppet.heard) for puppet in (*stage.repositories, *stage.nodes.values())]
+            await until(lambda: log._session._ticker is None)
+            assert heard == [len(puppet.heard) for puppet in (*stage.repositories, *stage.nodes.values())]
+
+    run(main())

@@ -1,0 +1,119 @@
+"""The client without asyncio: the same calls from any thread, and nothing left running behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import varlog
+import varlog.sync
+from varlog import errors
+from varlog.oneprocess import EmbeddedCluster
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Path]:
+    """A cluster that runs in a thread of its own."""
+    started, done = threading.Event(), threading.Event()
+    loops: list[asyncio.AbstractEventLoop] = []
+    stops: list[asyncio.Event] = []
+
+    async def serve() -> None:
+        running = await EmbeddedCluster.start(tmp_path)
+        loops.append(asyncio.get_running_loop())
+        stops.append(asyncio.Event())
+        started.set()
+        await stops[0].wait()
+        await running.stop()
+        done.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    assert started.wait(30)
+    yield tmp_path
+    loops[0].call_soon_threadsafe(stops[0].set)
+    thread.join(30)
+    assert done.is_set()
+
+
+def background_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "varlog"]
+
+
+def test_every_call(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as log:
+        assert log.name == log.topic.name == "log"
+        assert log.append(b"one").glsn == 1
+        assert log.append_batch([b"two", b"three"]).count == 2
+        assert log.read(2).data == b"two"
+        assert (log.tail(), log.first()) == (3, 1)
+        assert [batch.payloads() for batch in log.scan()] == [[b"one"], [b"two", b"three"]]
+        assert [entry.data for entry in log.subscribe(2, end=4)] == [b"two", b"three"]
+        with log.appender(window=2) as appender:
+            pending = [appender.append(b"%d" % number) for number in range(10)]
+            pending.append(appender.append_batch([b"x", b"y"]))
+            appender.flush()
+        assert [each.result().glsn for each in pending] == list(range(4, 15))
+        assert log.trim(3) == 3
+        log.refresh()
+        assert log.metadata.topics[0].trim == 3
+        with pytest.raises(errors.Trimmed):
+            log.read(1)
+        with pytest.raises(errors.Unwritten):
+            log.read(99)
+    assert background_threads() == []
+    for call in (lambda: log.append(b"late"), log.tail):
+        with pytest.raises(errors.Closed):
+            call()
+    log.close()
+
+
+def test_an_operators_calls(cluster: Path) -> None:
+    with varlog.sync.admin(cluster) as admin:
+        assert [node.snid for node in admin.nodes()] == [1, 2, 3]
+        assert admin.node(1).snid == 1
+        assert admin.add_topic("orders", streams=1).name == "orders"
+        assert admin.add_stream("orders").lsid in {stream.lsid for stream in admin.streams("orders")}
+        assert [topic.name for topic in admin.topics()] == ["log", "orders"]
+        assert admin.metadata().manager
+        admin.remove_topic("orders")
+        with pytest.raises(errors.UnknownTopic):
+            admin.streams("orders")
+        with pytest.raises(errors.UnknownNode):
+            admin.remove_node(99)
+        with pytest.raises(errors.UnknownLogStream):
+            admin.remove_stream(99)
+        with pytest.raises(errors.VarlogError):
+            admin.add_node("127.0.0.1:1")
+    assert background_threads() == []
+
+
+def test_a_subscription_waits_for_what_another_thread_appends(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as log, ThreadPoolExecutor() as pool, log.subscribe() as subscription:
+        first = pool.submit(next, subscription)
+        log.append(b"here")
+        assert first.result(30).data == b"here"
+        appends = [pool.submit(log.append, b"%d" % number) for number in range(50)]
+        positions = sorted(append.result(30).glsn for append in appends)
+        assert positions == list(range(2, 52))
+        assert [next(subscription).glsn for _ in range(50)] == positions
+        assert subscription.batches() is subscription.batches()
+
+
+def test_clients_share_one_thread(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as one, varlog.sync.connect(cluster) as other:
+        assert background_threads() == ["varlog"]
+        glsn = one.append(b"x").glsn
+        assert other.read(glsn).data == b"x"
+    assert background_threads() == []
+
+
+def test_a_client_that_could_not_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(errors.BadConfig):
+        varlog.sync.connect(tmp_path)
+    assert background_threads() == []
