@@ -110,6 +110,8 @@ class MetadataRepositoryServer:
         """Open the journal, take the lead, listen."""
         secret = Secret.load(config.secret_file)
         cid = ClusterID(config.cluster)
+        if not fs.is_writable_directory(config.path):  # rather than to begin anew where a disk is not mounted
+            raise errors.NotWritable(f"{config.path} is not an existing directory that can be written")
         journal = Journal.open(fs, config.path, cid)
         try:
             metadata = cls(journal, failed)
