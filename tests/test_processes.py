@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -12,6 +13,17 @@ import pytest
 
 import varlog
 from varlog.processes import LocalCluster, StartFailed
+
+
+def is_held(address: str) -> bool:
+    """Nobody else can have the port, also while nobody listens on it."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as other:
+        try:
+            other.bind((host, int(port)))
+        except OSError:
+            return True
+    return False
 
 
 def test_a_local_cluster_serves_outlives_a_process_and_starts_again_where_it_was(tmp_path: Path) -> None:
@@ -23,6 +35,7 @@ def test_a_local_cluster_serves_outlives_a_process_and_starts_again_where_it_was
             address = node.address
             await node.kill()
             assert not node.alive
+            assert is_held(address)
             await node.start()
             assert node.address == address
             after = await log.append(b"after", timeout=30)

@@ -22,8 +22,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -88,13 +90,22 @@ class Daemon:
     async def start(self) -> None:
         """Start it and wait until it serves; `StartFailed` if it ends instead."""
         assert not self.alive, f"{self.name} is running"
+        self._hold_ports()
         begin = self.log.stat().st_size if self.log.exists() else 0
-        told = (await self._launch()).split()
-        if not told:
+        if not await self._launch():
             raise StartFailed(self.name, await self.ended(), self.log.read_bytes()[begin:].decode())
-        self.options["listen"] = told[0]
-        if len(told) > 1:
-            self.options["http"] = told[1]
+
+    def _hold_ports(self) -> None:
+        """Have the operating system choose ports, and keep them while the daemon is down: by a socket that is bound and
+        does not listen, beside which the daemon's own can be bound. Otherwise any outgoing connection might get one."""
+        for key in ("listen", "http"):
+            host, _, port = self.options[key].rpartition(":")
+            if port == "0":
+                holder = socket.socket()
+                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                holder.bind((host, 0))
+                self.options[key] = f"{host}:{holder.getsockname()[1]}"
+                weakref.finalize(self, os.close, holder.detach())
 
     async def _launch(self) -> str:
         """What it says when it is ready; nothing if it is never."""

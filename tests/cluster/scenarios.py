@@ -6,6 +6,7 @@ itself, an orderly end, and the verdict of the simulator's checkers over the his
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ from tests.cluster.load import PIPELINE, Load, load_on
 from tests.cluster.processes import Daemon
 from tests.cluster.proxy import Direction
 from tests.cluster.recorder import judge, out_of_order
+from tests.cluster.strangers import Strangers, resident_bytes
 from tests.cluster.waiting import pause
 from varlog.sim.evidence import Evidence
 
@@ -24,6 +26,8 @@ Scenario = Callable[[Cluster, Load, Random], Awaitable[None]]
 
 HANG_SECONDS: Final = 1.5
 """Long enough for others to give up on who hangs."""
+PESTER_SECONDS: Final = 4.0
+MOST_MEMORY: Final = 200 << 20
 
 
 async def live_through(
@@ -145,6 +149,16 @@ async def slow_down(cluster: Cluster, load: Load, rng: Random) -> None:
         await proxy.heal()
 
 
+async def pester(cluster: Cluster, load: Load, rng: Random) -> None:
+    """Strangers talk nonsense to every daemon. The daemons go on, in the same processes, within their memory."""
+    processes = [daemon.pid for daemon in cluster.daemons]
+    strangers = Strangers(cluster, rng)
+    await asyncio.gather(strangers.pester(PESTER_SECONDS), load.grows())
+    assert strangers.encounters > PESTER_SECONDS
+    assert [daemon.pid for daemon in cluster.daemons if daemon.alive] == processes
+    assert max(map(resident_bytes, cluster.daemons)) < MOST_MEMORY
+
+
 async def kill_some(cluster: Cluster, load: Load, rng: Random) -> None:
     """Any of them, any number of times, some while others are still down."""
     down: list[Daemon] = []
@@ -167,5 +181,6 @@ ON_DIRECT: Final[tuple[Scenario, ...]] = (
     kill_some,
     stop_each,
     hang_each,
+    pester,
 )
 ON_PROXIES: Final[tuple[Scenario, ...]] = (cut_everything, truncate_everything, block_each, refuse_each, slow_down)

@@ -11,6 +11,7 @@ import pytest
 import varlog
 from tests.cluster.cluster import Cluster, Files
 from tests.cluster.inspection import stored_in
+from tests.cluster.proxy import Direction
 from tests.cluster.recorder import RecordedLog, judge
 from tests.cluster.waiting import until
 from varlog.sim.history import History, Kind, Outcome
@@ -84,3 +85,29 @@ def test_a_damaged_replica_is_found_and_passed_over(tmp_path: Path) -> None:
     """A bit flips while its node is down. The replica says so and is in nobody's way: entries are read from the others,
     and appends go to the other log stream."""
     asyncio.run(live_through_damage(tmp_path / "cluster"))
+
+
+async def live_through_flipped_bits(directory: Path) -> None:
+    history = History(monotonic)
+    async with Cluster(directory, streams=1, proxied=True) as cluster:
+        for number, node in enumerate(cluster.nodes):
+            proxy = cluster.proxies[node.name]
+            async with varlog.connect(cluster.path) as log:
+                client = RecordedLog(f"client{number}", log, history)
+                await client.append([f"warm/{number}".encode()])
+                proxy.corrupt(Direction.TO_TARGET, after=20_000)
+                await client.append([f"flipped/{number}/".encode() + bytes(50_000)])
+                await client.append([f"next/{number}".encode()])
+                await proxy.heal()
+                proxy.corrupt(Direction.FROM_TARGET, after=20_000)
+                await client.scan(1, await client.tail() + 1)
+                await proxy.heal()
+        assert {scan.outcome for scan in history.of(Kind.SCAN)} == {Outcome.OK}
+        await cluster.settled()
+        assert set((await cluster.stop()).values()) == {0}
+        judge(cluster.evidence(history), directory)
+
+
+def test_a_bit_that_flips_on_the_way_is_found(tmp_path: Path) -> None:
+    """In a batch, between client and primary, primary and backup, replica and reader: no one stores or delivers it."""
+    asyncio.run(live_through_flipped_bits(tmp_path / "cluster"))

@@ -31,3 +31,7 @@ def test_each_daemon_fails_alone(scenario: Scenario, tmp_path: Path) -> None:
 @pytest.mark.parametrize("scenario", scenarios.ON_PROXIES, ids=lambda s: s.__name__)
 def test_connections_fail(scenario: Scenario, tmp_path: Path) -> None:
     asyncio.run(live_through(scenario, tmp_path / "cluster", proxied=True))
+
+
+def test_strangers_disturb_nobody(tmp_path: Path) -> None:
+    asyncio.run(live_through(scenarios.pester, tmp_path / "cluster"))
