@@ -4,6 +4,8 @@
 PYTHON ?= python3
 JOBS   ?= 2
 SEEDS  ?= 1000
+ROUNDS ?= 30
+SEED   ?= 1
 
 VENV  := .venv
 STAMP := $(VENV)/.installed
@@ -56,6 +58,11 @@ bench-cluster: $(STAMP) ## measure a cluster of real processes on this machine; 
 .PHONY: sim
 sim: $(STAMP) ## look for a seed that breaks the log (SEEDS=1000 JOBS=2)
 	$(RUN) -m varlog sim --seeds $(SEEDS) --jobs $(JOBS)
+
+.PHONY: soak
+soak: $(STAMP) ## put real clusters through faults, and the wire through garbage, for minutes (ROUNDS=30 SEED=1)
+	$(RUN) -m tests.cluster.soak --rounds $(ROUNDS) --seed $(SEED)
+	$(RUN) -m tests.wire.fuzz --seconds 120 --seed $(SEED)
 
 .PHONY: clean
 clean: ## remove .venv, caches and build output
