@@ -233,9 +233,11 @@ def prepared(entries: Any) -> tuple[Any, int]:
     if isinstance(nbytes, int) and hasattr(entries, "null_count"):
         return entries, nbytes  # an Arrow column
     try:
-        entries = [entry if type(entry) is bytes else checked(entry) for entry in entries]
+        entries = list(entries)
     except TypeError as error:
         raise errors.InvalidArgument(f"entries are a sequence of bytes or an Arrow column: {error}") from None
+    if set(map(type, entries)) != {bytes}:
+        entries = list(map(checked, entries))
     return entries, sum(map(len, entries))
 
 
