@@ -52,5 +52,5 @@ async def live_through_a_full_disk(directory: Path) -> None:
         judge(cluster.evidence(history), directory)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_M8_a_full_disk(tmp_path: Path) -> None:
     asyncio.run(live_through_a_full_disk(tmp_path / "cluster"))

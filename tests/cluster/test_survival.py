@@ -17,7 +17,7 @@ from tests.cluster.scenarios import Scenario, live_through
 
 
 @pytest.mark.parametrize("files", [Files.PLAIN, Files.FORGETFUL], ids=lambda files: files.value)
-def test_everything_is_killed_at_once(files: Files, tmp_path: Path) -> None:
+def test_O2_everything_is_killed_at_once(files: Files, tmp_path: Path) -> None:
     asyncio.run(live_through(scenarios.kill_everything, tmp_path / "cluster", files=files, trims=True))
 
 
