@@ -25,14 +25,17 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from varlog import errors, limits
 from varlog.daemon.service import loop_factory
 from varlog.demo.clients import Clients
 from varlog.demo.proof import CHECKS, judge
-from varlog.processes import Daemon, LocalCluster
+from varlog.processes import Daemon, LocalCluster, StartFailed
 
 WRITERS: Final = 4
 READERS: Final = 2
 STREAMS: Final = 2
+SEGMENT_BYTES: Final = 8 * limits.MIB
+"""Small, because segments are preallocated and this is a visit only."""
 WORK_SECONDS: Final = 3.0
 DOWN_SECONDS: Final = 1.5
 RECOVERY_SECONDS: Final = 30.0
@@ -45,11 +48,16 @@ ROLES: Final = {"vmr": "metadata repository", "vms": "manager", "vsn": "storage 
 
 def run_demo() -> int:
     """Tell the story; 0 if the proof holds."""
+    console = Console(highlight=False)
     with (
         tempfile.TemporaryDirectory(prefix="varlog-demo-") as path,
         asyncio.Runner(loop_factory=loop_factory()) as runner,
     ):
-        return runner.run(Demo(Path(path), Console(highlight=False)).run())
+        try:
+            return runner.run(Demo(Path(path), console).run())
+        except StartFailed as error:
+            console.print(str(error), style="red", markup=False, soft_wrap=True)
+            return 1
 
 
 class Demo:
@@ -60,6 +68,8 @@ class Demo:
         self._begun = time.monotonic()
         self._cluster = LocalCluster(path, streams=STREAMS)
         self._cluster.vms.options["log_format"] = "json"
+        for node in self._cluster.nodes:
+            node.options["segment_bytes"] = str(SEGMENT_BYTES)
         self._clients = Clients(path)
         self._killed = 0
         self._longest_pause = 0.0
@@ -113,19 +123,22 @@ class Demo:
         await asyncio.sleep(DOWN_SECONDS)
         done = self._clients.acknowledged - before
         self._say(f"{DOWN_SECONDS:g} seconds later {done:,} more entries are acknowledged; the writers wait")
-        async with asyncio.TaskGroup() as starting:
-            for daemon in daemons:
-                starting.create_task(daemon.start())
+        await asyncio.gather(*(daemon.start() for daemon in daemons))
         for daemon in daemons:
             self._say(f"{daemon.name} is started again (pid {daemon.pid})", "green")
-        before = self._clients.acknowledged
-        async with asyncio.timeout(RECOVERY_SECONDS):
-            while self._clients.acknowledged == before:  # noqa: ASYNC110  # the cluster comes back by itself
-                await asyncio.sleep(0.01)
+        await self._goes_on()
         pause = time.monotonic() - killed
         self._longest_pause = max(self._longest_pause, pause)
         self._say(f"the log goes on, {pause:.1f} seconds after the kill", "green")
         await self._work()
+
+    async def _goes_on(self) -> None:
+        """Wait for the next acknowledgement; the cluster comes back by itself."""
+        before, deadline = self._clients.acknowledged, time.monotonic() + RECOVERY_SECONDS
+        while self._clients.acknowledged == before:
+            if time.monotonic() > deadline:
+                raise errors.DeadlineExceeded(f"the log did not go on within {RECOVERY_SECONDS:g} seconds")
+            await asyncio.sleep(0.01)
 
     # Watching
 
