@@ -252,6 +252,15 @@ def test_rule18_a_retry_sends_the_same_bytes() -> None:
     assert bench.writer.wants_metadata
 
 
+def test_what_is_not_answered_is_sent_again_less_and_less_often_until_something_is() -> None:
+    bench = Bench(stream(1))
+    bench.append(1, 2)
+    again = [bool(bench.pass_time()) for _ in range(24)]
+    assert [number for number, sent in enumerate(again, 1) if sent] == [1, 3, 7, 15, 23]
+    bench.committed(bench.messages[0], 1)
+    assert [bool(bench.pass_time()) for _ in range(3)] == [True, False, True]
+
+
 def test_rule19_the_horizon_stays_that_of_the_first_attempt() -> None:
     bench = Bench(stream(1, llsn_end=5))
     bench.append(1)

@@ -23,7 +23,7 @@ from varlog import errors, limits
 from varlog.client.asking import Asking
 from varlog.client.cluster import Cluster
 from varlog.core.address import Address, node_address
-from varlog.core.messages import AppendReply, GetMetadata, Info, Message, Metadata, ScanReply
+from varlog.core.messages import AppendReplies, AppendReply, GetMetadata, Info, Message, Metadata, ScanReply
 from varlog.core.routing import Routing
 from varlog.types import StorageNodeID
 from varlog.wire.connection import Connection
@@ -269,6 +269,19 @@ class Session:
             if participant.wants_metadata:
                 self.refresh()
 
+    def _on_replies(self, message: AppendReplies) -> None:
+        now = self.loop.time()
+        participants = self._participants
+        touched: dict[int, Participant] = {}
+        for reply in message.each():
+            slot = reply.request & _SLOT
+            participant = participants.get(slot)
+            if participant is not None:
+                participant.on_reply(reply, now)
+                touched[slot] = participant
+        if any(participant.wants_metadata for participant in touched.values()):
+            self.refresh()
+
     def on_message(self, _connection: Connection, message: Message) -> None:
         kind = type(message)
         if kind is AppendReply or kind is ScanReply:
@@ -277,6 +290,9 @@ class Session:
                 participant.on_reply(message, self.loop.time())
                 if participant.wants_metadata:
                     self.refresh()
+            return
+        if kind is AppendReplies:
+            self._on_replies(message)  # type: ignore[arg-type]
             return
         if kind is Metadata:
             self._on_metadata(message)  # type: ignore[arg-type]

@@ -108,7 +108,10 @@ class Appends:
         return future
 
     def _settle(self, id_: int, outcome: Outcome) -> None:
-        future, size = self._pending.pop(id_)
+        pending = self._pending.pop(id_, None)
+        if pending is None:
+            return  # everybody has been told that nobody will tell
+        future, size = pending
         self.room.give_back(size)
         if type(outcome) is Committed:
             glsn, llsn, count, lsid, epoch, replicas, synced = outcome

@@ -39,6 +39,9 @@ from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID
 FRESH_SECONDS: Final = 1.0
 """What is known of a log stream goes into the horizon of a new batch only if it is not older."""
 
+MOST_PATIENCE: Final = 8
+"""So many attempt timeouts at most pass between two attempts on a log stream that takes appends."""
+
 _REFUSED_FOR_GOOD: Final = frozenset(
     error.code
     for error in (
@@ -148,6 +151,8 @@ class Writer:
         self._open: StreamInfo | None = None
         """The log stream if it takes appends, to the writer's knowledge."""
         self._resend_at = 0.0
+        self._patience = 1
+        """How many attempt timeouts to wait before everything is sent again."""
         self._heard_at = 0.0
         self.wants_metadata = True
         """Set when what the writer knows of the cluster is not enough; cleared by `on_metadata`."""
@@ -221,6 +226,8 @@ class Writer:
         self._expire(now)
         if self._sent and now >= self._resend_at:
             self.wants_metadata = True
+            if self._open is not None:  # a log stream that is merely slow is not made faster by more
+                self._patience = min(2 * self._patience, MOST_PATIENCE)
             self._resend(now)
         self._pump(now)
 
@@ -239,6 +246,7 @@ class Writer:
             if now - self._known_at > FRESH_SECONDS:
                 self.wants_metadata = True
                 return
+            self._patience = 1
             self._resend_at = now + self._options.attempt_timeout
             self._heard_at = now
         while self._queue and len(self._sent) < self._options.window:
@@ -285,7 +293,7 @@ class Writer:
     def _resend(self, now: float) -> None:
         """Send everything again, in order: the log keeps what it has already."""
         stream = self._stream()
-        self._resend_at = now + self._options.attempt_timeout
+        self._resend_at = now + self._patience * self._options.attempt_timeout
         if stream is None or not self._options.retry:
             return
         prev = self._last_on.get(stream.lsid, Sequence(0))
@@ -343,6 +351,7 @@ class Writer:
         if end > self._known_end.get(lsid, 0):
             self._known_end[lsid] = end
         self._known_at = self._heard_at = now
+        self._patience = 1
         self._resend_at = now + self._options.attempt_timeout
         self._finish(
             op, Committed(reply.glsn, reply.llsn, reply.count, lsid, reply.epoch, reply.replicas, reply.synced)
