@@ -25,6 +25,7 @@ from varlog.core.messages import (
     AddTopic,
     Append,
     CreateTopic,
+    FetchCuts,
     GetInfo,
     GetMetadata,
     GetTail,
@@ -32,14 +33,13 @@ from varlog.core.messages import (
     RemoveNode,
     RemoveStream,
     RemoveTopic,
-    Replicate,
     Scan,
     Seal,
     SealStream,
     TrimTopic,
 )
 from varlog.errors import VarlogError
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, Version
 from varlog.wire import catalogue
 from varlog.wire.connection import Connection
 from varlog.wire.hello import Identity, Role
@@ -71,7 +71,7 @@ def message_to(role: Role, rng: Random) -> Message:
     lsid, tpid, snid = LogStreamID(number), TopicID(number), StorageNodeID(number)
     forbidden: list[Message] = [
         Seal(request, lsid, Epoch(number), LLSN(1), GLSN(0)),
-        Replicate(lsid, Epoch(2), LLSN(1), Sequence(0), nonsense(rng)),
+        FetchCuts(snid, lsid, Version(number)),
         SealStream(request, lsid, Epoch(2)),
         CreateTopic(request, text, 3, 2),
     ]
