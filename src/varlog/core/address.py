@@ -7,7 +7,9 @@ its messages came from; the core only hands it back.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
+from varlog import limits
 from varlog.core.messages import Message
 from varlog.types import StorageNodeID
 
@@ -23,6 +25,7 @@ def unnamed_address(location: str) -> Address:
     return f"at/{location}"
 
 
+@lru_cache(limits.MAX_NODES)  # it is looked up for every batch that is sent
 def node_address(snid: StorageNodeID) -> Address:
     """The address of a storage node."""
     return f"sn/{snid}"

@@ -39,6 +39,9 @@ from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID
 FRESH_SECONDS: Final = 1.0
 """What is known of a log stream goes into the horizon of a new batch only if it is not older."""
 
+_new_tuple: Final = tuple.__new__
+"""Makes a named tuple from a plain one, several times as fast as its own constructor."""
+
 MOST_PATIENCE: Final = 8
 """So many attempt timeouts at most pass between two attempts on a log stream that takes appends."""
 
@@ -353,9 +356,8 @@ class Writer:
         self._known_at = self._heard_at = now
         self._patience = 1
         self._resend_at = now + self._options.attempt_timeout
-        self._finish(
-            op, Committed(reply.glsn, reply.llsn, reply.count, lsid, reply.epoch, reply.replicas, reply.synced)
-        )
+        where = (reply.glsn, reply.llsn, reply.count, lsid, reply.epoch, reply.replicas, reply.synced)
+        self._finish(op, _new_tuple(Committed, where))
         if self._queue or self._open is None:
             self._pump(now)
 
@@ -370,8 +372,9 @@ class Writer:
     def _finish(self, op: _Operation, outcome: Outcome) -> None:
         op.finished = True
         self._sent.remove(op)
-        for request in op.requests:
-            self._attempts.pop(request, None)
+        if len(op.requests) > 1:
+            for request in op.requests:
+                self._attempts.pop(request, None)
         self._tell(op, outcome)
 
     def _tell(self, op: _Operation, outcome: Outcome) -> None:
