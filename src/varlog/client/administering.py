@@ -194,7 +194,17 @@ def admin(
     secret_file: str | Path | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Connecting[Admin]:
-    """Connect to a cluster to administer it; the arguments are those of `varlog.connect`."""
+    """Connect to a cluster to administer it; the arguments are those of `varlog.connect`.
+
+    >>> import asyncio, tempfile, varlog
+    >>> async def main() -> None:
+    ...     with tempfile.TemporaryDirectory() as path:
+    ...         async with varlog.embedded(path), varlog.admin(path) as admin:
+    ...             await admin.add_topic("orders", streams=2)
+    ...             print([topic.name for topic in await admin.topics()], len(await admin.streams("orders")))
+    >>> asyncio.run(main())
+    ['log', 'orders'] 2
+    """
     limit = check_timeout(timeout)
 
     async def make() -> Admin:

@@ -63,6 +63,15 @@ class Log:
         """Append entries together: they get consecutive positions, all of them or none.
 
         `entries` are a sequence of bytes, or an Arrow array of type binary or large_binary without nulls.
+
+        >>> import asyncio, tempfile, varlog
+        >>> async def main() -> None:
+        ...     with tempfile.TemporaryDirectory() as path:
+        ...         async with varlog.embedded(path) as log:
+        ...             result = await log.append_batch([b"one", b"two", b"three"])
+        ...             print(result.glsn, result.count, result.end)
+        >>> asyncio.run(main())
+        1 3 4
         """
         prepared_entries, size = prepared(entries)
         now = self._time()
@@ -115,6 +124,16 @@ class Log:
         """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail.
 
         `timeout` is how long to wait for the next batch.
+
+        >>> import asyncio, tempfile, varlog
+        >>> async def main() -> None:
+        ...     with tempfile.TemporaryDirectory() as path:
+        ...         async with varlog.embedded(path) as log:
+        ...             await log.append_batch([b"one", b"two"])
+        ...             await log.append(b"three")
+        ...             print([batch.payloads() async for batch in log.scan()])
+        >>> asyncio.run(main())
+        [[b'one', b'two'], [b'three']]
         """
         _check_position(begin)
         limit = self._timeout if timeout is None else check_timeout(timeout)
@@ -229,6 +248,15 @@ def connect(
     repositories (then `secret_file` has to be given). Without it `$VARLOG_CLUSTER` is used, or else `./varlog-data`.
     `topic` is "log" unless the cluster file names another. `timeout` is for connecting, and for every call that is not
     given its own.
+
+    >>> import asyncio, tempfile, varlog
+    >>> async def main() -> None:
+    ...     with tempfile.TemporaryDirectory() as path:
+    ...         async with varlog.embedded(path), varlog.connect(path, timeout=5) as log:
+    ...             result = await log.append(b"hello")
+    ...             print(result.glsn, result.replicas, (await log.read(result.glsn)).data)
+    >>> asyncio.run(main())
+    1 3 b'hello'
     """
     limit = check_timeout(timeout)
 

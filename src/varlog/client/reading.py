@@ -198,6 +198,17 @@ class Subscription:
     It survives restarts and reconfigurations. It ends at its end position if it has one; with `Trimmed` if the log no
     longer has the next position; with `Closed` if it or its log is closed. `batches()` gives the same entries as
     batches, which is faster; use one or the other.
+
+    >>> import asyncio, tempfile, varlog
+    >>> async def main() -> None:
+    ...     with tempfile.TemporaryDirectory() as path:
+    ...         async with varlog.embedded(path) as log:
+    ...             await log.append_batch([b"one", b"two", b"three"])
+    ...             async for entry in log.subscribe(2, end=4):
+    ...                 print(entry.glsn, entry.data)
+    >>> asyncio.run(main())
+    2 b'two'
+    3 b'three'
     """
 
     def __init__(self, batches: Batches) -> None:

@@ -249,8 +249,17 @@ class Appender:
 
     `append` waits for room in the window only, and returns a future of the result. Leave the `async with` block, or
     call `flush`, to wait for all of them; either raises the first failure of those that were sent since the last
-    flush. On a failed log stream the appender goes on with another one, and what was sent earlier may then be found
-    behind what was sent later only if it failed.
+    flush. If its log stream fails the appender goes on with another one, in the same order.
+
+    >>> import asyncio, tempfile, varlog
+    >>> async def main() -> None:
+    ...     with tempfile.TemporaryDirectory() as path:
+    ...         async with varlog.embedded(path) as log:
+    ...             async with log.appender(window=100) as appender:
+    ...                 sent = [await appender.append(b"%d" % number) for number in range(1000)]
+    ...             print(sent[-1].result().glsn)
+    >>> asyncio.run(main())
+    1000
     """
 
     def __init__(self, appends: Appends, window: int, codec: batch.Codec, timeout: float) -> None:
