@@ -111,8 +111,9 @@ class _Dev:
             }
         )
         where = "" if self._data == Path(DEFAULT_DIRECTORY) else f" --cluster {self._data}"
+        nodes = "1 storage node" if len(cluster.nodes) == 1 else f"{len(cluster.nodes)} storage nodes"
         self._output.line(
-            f"Varlog runs here: {len(cluster.nodes)} storage nodes, topic {topic!r}, log streams: {streams}.\n"
+            f"Varlog runs here: {nodes}, topic {topic!r}, log streams: {streams}.\n"
             "\n"
             f"  address       {cluster.address}\n"
             f"  cluster file  {file}\n"

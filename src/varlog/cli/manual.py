@@ -400,9 +400,9 @@ DEMO: Final = Page(
 
 A metadata repository, a manager and three storage nodes are started, writers
 append and readers follow; a storage node is killed with SIGKILL and started
-again, then everything is. In the end it is proven from what the clients saw that
-the log is one order, that nothing was lost and that nothing is there twice. It
-takes about 20 seconds and leaves nothing behind.
+again, then everything is. In the end it is proven from what the clients saw
+that the log is one order, that nothing was lost and that nothing is there
+twice. It takes about 20 seconds and leaves nothing behind.
 
 Exit code 0: the proof holds. 1: it does not.
 """

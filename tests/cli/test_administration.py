@@ -1,0 +1,138 @@
+"""`varlog topic`, `stream`, `node` and `secret`, end to end."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.cli.shell import Dev, Shell
+from tests.cli.test_append import read_terminal
+from varlog.cli import manual
+from varlog.cli.manual import Page
+
+
+def assert_documented(page: Page, record: Mapping[str, Any], *others: Page) -> None:
+    """Scripts rely on the keys, so each of them is told of."""
+    told = " ".join(known.examples for known in (page, *others))
+    assert not [key for key in record if key not in told]
+
+
+def test_a_topic_is_made_listed_described_and_removed(shell: Shell) -> None:
+    made = shell.run("topic", "add", "orders", "--streams", "2", "--replicas", "2", "--json").record
+    assert_documented(manual.TOPIC_ADD, made)
+    assert made["topic"] == "orders"
+    (listed,) = [record for record in shell.run("topic", "list", "--json").records if record["name"] == "orders"]
+    assert_documented(manual.TOPIC_LIST, listed)
+    expected = {"id": made["id"], "name": "orders", "first": 1, "high_watermark": 0, "log_streams": 2}
+    assert listed == expected | {"replication_factor": 2, "min_replicas": 2}
+    described = shell.run("topic", "describe", "orders", "--json").record
+    assert_documented(manual.TOPIC_DESCRIBE, described, manual.TOPIC_LIST)
+    assert [stream["status"] for stream in described["streams"]] == ["RUNNING", "RUNNING"]
+    assert "orders" in shell.run("topic", "list").text
+    assert "RUNNING" in shell.run("topic", "describe", "orders").text
+
+    again = shell.run("topic", "add", "orders", "--json").failure
+    assert (again["error"], again["happened"]) == ("AlreadyExists", False)
+    assert shell.run("topic", "remove", "orders", "--json").record == {"topic": "orders", "removed": True}
+    assert shell.run("topic", "describe", "orders", "--json").failure["error"] == "UnknownTopic"
+    assert shell.run("topic", "remove", "orders", "--json").failure["error"] == "UnknownTopic"
+
+
+def test_a_topic_that_is_made_takes_appends_at_once(shell: Shell, topic: str) -> None:
+    assert shell.run("append", "--topic", topic, "x").code == 0
+
+
+def test_on_a_terminal_nothing_is_destroyed_without_a_yes(shell: Shell, topic: str) -> None:
+    for answer, code in ((b"\n", 1), (b"n\n", 1), (b"y\n", 0)):
+        master, slave = os.openpty()
+        with shell.spawn("topic", "remove", topic, stdin=slave, stdout=slave, stderr=slave) as process:
+            os.close(slave)
+            shown = b""
+            while b"[y/N]" not in shown:
+                shown += read_terminal(master)
+            assert f"Delete topic {topic!r}".encode() in shown
+            os.write(master, answer)
+            while read_terminal(master):
+                pass
+            assert process.wait() == code
+        os.close(master)
+    assert shell.run("topic", "describe", topic).code == 1
+
+
+def test_a_log_stream_is_added_listed_described_and_removed(shell: Shell, topic: str) -> None:
+    nodes = [argument for snid in ("3", "1", "2") for argument in ("--node", snid)]
+    added = shell.run("stream", "add", "--topic", topic, *nodes, "--json").record
+    assert_documented(manual.STREAM_ADD, added)
+    lsid = str(added["log_stream"])
+    listed = shell.run("stream", "list", "--topic", topic, "--json").records
+    assert len(listed) == 2
+    assert_documented(manual.STREAM_LIST, listed[1])
+    assert (listed[1]["topic"], listed[1]["replicas"]) == (topic, [3, 1, 2])
+    assert len(shell.run("stream", "list", "--json").records) > len(listed)
+    described = shell.run("stream", "describe", lsid, "--json").record
+    assert_documented(manual.STREAM_DESCRIBE, described, manual.STREAM_LIST)
+    assert_documented(manual.STREAM_DESCRIBE, described["replica_states"][0])
+    assert [replica["node"] for replica in described["replica_states"]] == [3, 1, 2]
+    assert all(replica["healthy"] and replica["state"] == "RUNNING" for replica in described["replica_states"])
+    assert "RUNNING" in shell.run("stream", "describe", lsid).text
+
+    assert shell.run("stream", "remove", lsid, "--json").record == {"log_stream": int(lsid), "removed": True}
+    assert shell.run("stream", "describe", lsid, "--json").failure["error"] == "UnknownLogStream"
+    assert shell.run("stream", "list", "--topic", "no-such", "--json").failure["error"] == "UnknownTopic"
+
+
+def test_a_log_stream_with_entries_is_not_removed(shell: Shell, topic: str) -> None:
+    shell.run("append", "--topic", topic, "x")
+    (stream,) = shell.run("stream", "list", "--topic", topic, "--json").records
+    code, _, err = shell.run("stream", "remove", str(stream["id"]))
+    assert code == 1
+    assert "trim" in err
+
+
+def test_what_was_given_up_while_it_was_made_is_not_shown(shell: Shell, topic: str) -> None:
+    twice = shell.run("stream", "add", "--topic", topic, "--node", "1", "--node", "1", "--node", "2")
+    assert twice.code == 2
+    assert len(shell.run("stream", "list", "--topic", topic, "--json").records) == 1
+    assert shell.run("topic", "describe", topic, "--json").record["log_streams"] == 1
+
+
+def test_nodes_are_listed_and_described(shell: Shell, dev: Dev) -> None:
+    listed = shell.run("node", "list", "--json").records
+    assert_documented(manual.NODE_LIST, listed[0])
+    assert [node["id"] for node in listed] == [1, 2, 3]
+    assert str(dev.path) in listed[0]["volumes"][0]
+    described = shell.run("node", "describe", "2", "--json").record
+    assert_documented(manual.NODE_DESCRIBE, described)
+    assert (described["id"], described["address"]) == (2, listed[1]["address"])
+    assert described["volumes"][0]["free_bytes"] > 0
+    assert shell.run("node", "list").text.count("127.0.0.1:") == 3
+    assert "RUNNING" in shell.run("node", "describe", "2").text
+    assert shell.run("node", "describe", "9", "--json").failure["error"] == "UnknownNode"
+
+
+def test_a_node_in_use_is_not_removed_and_nobody_is_not_added(shell: Shell) -> None:
+    assert shell.run("node", "remove", "1", "--json").failure["error"] == "Conflict"
+    assert shell.run("node", "remove", "9", "--json").failure["error"] == "UnknownNode"
+    code, _, err = shell.run("node", "add", "127.0.0.1:1")
+    assert code == 3
+    assert "127.0.0.1:1" in err
+    (again,) = [node for node in shell.run("node", "list", "--json").records if node["id"] == 1]
+    added = shell.run("node", "add", again["address"], "--json").record
+    assert_documented(manual.NODE_ADD, added)
+    assert added == {"node": 1, "address": again["address"]}
+
+
+def test_a_secret_is_made_once_and_for_its_owner_alone(bare: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    made = bare.run("secret", "new", str(path), "--json").record
+    assert_documented(manual.SECRET_NEW, made)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    content = path.read_bytes()
+    code, out, err = bare.run("secret", "new", str(path))
+    assert (code, out) == (1, b"")
+    assert err.startswith("varlog: AlreadyExists: ")
+    assert path.read_bytes() == content
+    assert content.strip().decode() not in bare.run("secret", "new", str(tmp_path / "other")).text

@@ -1,0 +1,130 @@
+"""`varlog append`, end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.cli.shell import Shell, ended, line_of
+from varlog import limits
+from varlog.cli import manual
+
+
+def entries_of(shell: Shell, topic: str) -> bytes:
+    """Everything in a topic, each followed by a newline."""
+    done = shell.run("tail", "-n", "1000000", "--topic", topic, "--format", "raw")
+    assert done.code == 0, done.err
+    return done.out
+
+
+def test_arguments_are_entries(shell: Shell, topic: str) -> None:
+    assert shell.run("append", "--topic", topic, "one").text == "appended 1 entry: GLSN 1\n"
+    assert shell.run("append", "--topic", topic, "two", "", "--", "-4").text == "appended 3 entries: GLSN 2 to 4\n"
+    assert entries_of(shell, topic) == b"one\ntwo\n\n-4\n"
+
+
+def test_json_tells_what_the_acknowledgement_means(shell: Shell, topic: str) -> None:
+    record = shell.run("append", "--json", "--topic", topic, "one", "two").record
+    assert all(key in manual.APPEND.examples for key in record)
+    assert (record["glsn"], record["count"], record["replicas"], record["synced"]) == (1, 2, 3, True)
+
+
+def test_lines_of_standard_input_are_entries(shell: Shell, topic: str) -> None:
+    done = shell.feed(b"one\n\n\x00\xff\nlast", "append", "--topic", topic)
+    assert done.text == "appended 4 entries: GLSN 1 to 4\n"
+    assert entries_of(shell, topic) == b"one\n\n\x00\xff\nlast\n"
+
+
+def test_many_lines_keep_their_order(shell: Shell, topic: str) -> None:
+    lines = b"".join(b"%d\n" % number for number in range(200_000))
+    results = shell.feed(lines, "append", "--topic", topic, "--json").records
+    assert sum(result["count"] for result in results) == 200_000
+    assert len(results) < 200, "batches are large under load"
+    assert entries_of(shell, topic) == lines
+
+
+def test_nothing_at_all_is_no_error(shell: Shell, topic: str) -> None:
+    assert shell.feed(b"", "append", "--topic", topic).text == "appended nothing\n"
+
+
+def test_a_file_is_one_entry_or_its_lines_are(shell: Shell, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "bytes").write_bytes(bytes(range(256)))
+    (tmp_path / "lines").write_bytes(b"a\nb\n")
+    file, lines = str(tmp_path / "bytes"), str(tmp_path / "lines")
+    assert shell.run("append", "--topic", topic, "--file", file, "--file", lines).text.startswith("appended 2 entries")
+    assert shell.run("append", "--topic", topic, "--file", lines, "--lines").text.startswith("appended 2 entries")
+    assert shell.feed(b"x\ny\n", "append", "--topic", topic, "--file", "-").text == "appended 1 entry: GLSN 5\n"
+    assert entries_of(shell, topic) == bytes(range(256)) + b"\na\nb\n\na\nb\nx\ny\n\n"
+    assert shell.run("read", "1", "--topic", topic, "--format", "raw").out == bytes(range(256))
+
+
+def test_nothing_is_appended_if_a_file_cannot_be_read(shell: Shell, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"x")
+    for wrong, why in ((tmp_path / "gone", "is not there"), (tmp_path, "is a directory")):
+        done = shell.run("append", "--topic", topic, "--file", str(tmp_path / "there"), "--file", str(wrong))
+        assert (done.code, done.out) == (2, b"")
+        assert why in done.err
+    assert entries_of(shell, topic) == b""
+
+
+def test_what_was_appended_before_a_failure_is_told(shell: Shell, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x")
+    (tmp_path / "large").write_bytes(bytes(limits.MAX_ENTRY_BYTES + 1))
+    files = ("--file", str(tmp_path / "small"), "--file", str(tmp_path / "large"))
+    done = shell.run("append", "--topic", topic, *files)
+    assert (done.code, done.out) == (1, b"")
+    told, failure = done.err.splitlines()
+    assert told == "varlog: appended 1 entry: GLSN 1; then it ended early"
+    assert failure.startswith("varlog: EntryTooLarge: ")
+    assert shell.run("append", "--json", "--topic", topic, *files).out.count(b"\n") == 1
+    assert entries_of(shell, topic) == b"x\nx\n"
+
+
+def test_a_line_is_appended_as_it_comes_and_ctrl_c_ends_it(shell: Shell, topic: str) -> None:
+    with shell.spawn("append", "--topic", topic, "--json") as process:
+        assert process.stdin is not None
+        for number in (1, 2):
+            process.stdin.write(b"line\n")
+            process.stdin.flush()
+            assert json.loads(line_of(process))["glsn"] == number
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "")
+
+
+def test_a_failure_ends_it_though_more_is_to_come(shell: Shell, topic: str) -> None:
+    with shell.spawn("append", "--topic", topic, "--json", "--timeout", "1") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        assert json.loads(line_of(process))["glsn"] == 1
+        assert shell.run("topic", "remove", topic).code == 0
+        process.stdin.write(b"line\n")
+        process.stdin.flush()
+        code, told = ended(process)
+        assert code == 1
+        assert json.loads(told)["happened"] in {False, None}
+
+
+def test_on_a_terminal_there_is_a_bar_and_a_last_word(shell: Shell, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"line\n" * 1000)
+    master, slave = os.openpty()
+    arguments = ("append", "--topic", topic, "--lines", "--file", str(tmp_path / "lines"))
+    with shell.spawn(*arguments, stdin=slave, stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        shown = b""
+        while chunk := read_terminal(master):
+            shown += chunk
+        assert process.wait() == 0
+    os.close(master)
+    assert b"1,000 entries" in shown
+    assert shown.rstrip().endswith(b"appended 1,000 entries: GLSN 1 to 1000")
+
+
+def read_terminal(master: int) -> bytes:
+    """What a terminal shows next; nothing when everybody has left it."""
+    try:
+        return os.read(master, 65536)
+    except OSError:
+        return b""

@@ -1,0 +1,64 @@
+"""`varlog dev`: a cluster in one process, from start to stop and again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Dev, Shell, ended, line_of
+
+
+def test_it_keeps_what_was_appended(bare: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "varlog-data"
+    for number, stop in ((1, signal.SIGTERM), (2, signal.SIGINT)):
+        dev = Dev(path, "--streams", "2")
+        assert dev.about["cluster_file"] == str(path / "cluster.toml")
+        assert (dev.about["topic"], dev.about["nodes"], dev.about["log_streams"]) == ("log", 3, 2)
+        assert bare.run("append", f"run {number}", "--json").record["glsn"] == number
+        assert dev.stop(stop) == (0, "")
+    dev = Dev(path)
+    assert bare.run("tail").text == "1  run 1\n2  run 2\n"
+    assert dev.stop() == (0, "")
+
+
+def test_it_tells_a_newcomer_what_to_do(bare: Shell) -> None:
+    with bare.spawn("dev", "--port", "0", "--nodes", "1", "--topic", "mine", "--data", "here") as process:
+        told = [line_of(process) for _ in range(12)]
+        assert told[0] == "Varlog runs here: 1 storage node, topic 'mine', log streams: 1."
+        assert re.fullmatch(r"  address       127\.0\.0\.1:\d+", told[2])
+        assert "  cluster file  here/cluster.toml" in told
+        for command in ("append --cluster here 'hello'", "tail --cluster here -f", "status --cluster here"):
+            assert f"  varlog {command}" in told
+        assert bare.run("append", "--cluster", "here", "hello").code == 0
+        assert bare.run("append", "--cluster", "here", "--topic", "mine", "hello").text == "appended 1 entry: GLSN 2\n"
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (0, "stopping\n")
+
+
+def test_a_directory_in_use_is_refused(bare: Shell, dev: Dev) -> None:
+    code, out, err = bare.run("dev", "--data", str(dev.path), "--port", "0")
+    assert (code, out) == (1, b"")
+    assert err.startswith("varlog: DirectoryLocked: ")
+
+
+def test_a_port_in_use_is_refused(bare: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        failure = bare.run("dev", "--port", str(port), "--json").failure
+    assert failure["error"] == "CannotListen"
+    assert f"127.0.0.1:{port} is taken" in failure["message"]
+
+
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_place_that_cannot_be_a_directory_is_refused(bare: Shell, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = bare.run("dev", "--port", "0", "--data", name)
+    assert (code, out) == (1, b"")
+    assert err.startswith("varlog: ")
+    assert err.count("\n") == 1
+    assert os.listdir(tmp_path) == ["file"]
