@@ -125,8 +125,8 @@ async def append_rows(place: Place) -> tuple[list[Row], Region]:
     region = Region(1, 1)
     for name, load, target in (
         ("append-100-b1-c256", Load(100, 1, 256), 0.25),
-        ("append-100-b100", Load(100, 100, 96), 5),
-        ("append-100-b1000", Load(100, 1000, 24), 6),
+        ("append-100-b100", Load(100, 100, 256), 5),
+        ("append-100-b1000", Load(100, 1000, 48), 6),
     ):
         begin = await cluster_load.settle(place.one) + 1
         row, seen = await _append(place, name, load, target)
@@ -166,9 +166,9 @@ async def bandwidth_rows(place: Place) -> tuple[list[Row], Region]:
     rows = []
     region = Region(1, 1)
     for name, load, target in (
-        ("append-1k-b100", Load(1024, 100, 48), 0.5),
-        ("append-1k-b1000", Load(1024, 1000, 8), 0.5),
-        ("append-16k-b10", Load(16 * 1024, 10, 32), 0.35),
+        ("append-1k-b100", Load(1024, 100, 128), 0.5),
+        ("append-1k-b1000", Load(1024, 1000, 16), 0.5),
+        ("append-16k-b10", Load(16 * 1024, 10, 64), 0.35),
     ):
         begin = await cluster_load.settle(place.one) + 1
         rows.append(await _bandwidth(place, name, load, target))
@@ -198,7 +198,7 @@ async def _bandwidth(place: Place, name: str, load: Load, target: float) -> Row:
 
 async def four_streams_row(place: Place) -> tuple[Row, Region]:
     """Four log streams against one, and where the four lie for those who read."""
-    load = Load(100, 100, 96)
+    load = Load(100, 100, 512)
     begin = await cluster_load.settle(place.four) + 1
 
     words: dict[float, str] = {}
@@ -287,7 +287,7 @@ async def disk_bytes_row(place: Place) -> Row:
     await cluster_load.settle(place.one)
     before = [written_bytes(node.pid) for node in nodes]
     journal = written_bytes(place.cluster.vmr.pid)
-    payload = await cluster_load.append_bytes(place.one, Load(1024, 100, 32), 200 * MB)
+    payload = await cluster_load.append_bytes(place.one, Load(1024, 100, 128), 200 * MB)
     await cluster_load.settle(place.one)
     wrote = sum(written_bytes(node.pid) - then for node, then in zip(nodes, before, strict=True))
     journal = written_bytes(place.cluster.vmr.pid) - journal
@@ -297,7 +297,7 @@ async def disk_bytes_row(place: Place) -> Row:
         "x",
         op="<=",
         target=1.15,
-        note=f"write_bytes of the storage nodes; {payload / MB:.0f} MB of payload, 32 in flight; "
+        note=f"write_bytes of the storage nodes; {payload / MB:.0f} MB of payload, 128 in flight; "
         f"the metadata repository wrote {journal / payload:.3f} x beside them",
     )
 
@@ -305,7 +305,7 @@ async def disk_bytes_row(place: Place) -> Row:
 async def fill(place: Place) -> float:
     """Let the log of one log stream be at least 2 GB long on every node; how many GB it is."""
     while (size := _log_bytes(place.cluster)) < FILL_BYTES:
-        await cluster_load.append_bytes(place.one, Load(1024, 100, 48), FILL_BYTES - size)
+        await cluster_load.append_bytes(place.one, Load(1024, 100, 128), FILL_BYTES - size)
     return size / GB
 
 
