@@ -44,6 +44,8 @@ class World:
         """How many requests were made at once each time."""
         self.held: dict[int, dict[int, str]] = {}
         """Of each node: the log streams it holds, and on which volume."""
+        self.with_a_past: set[tuple[int, int]] = set()
+        """Nodes and log streams that something has happened to."""
         self.volumes: dict[int, tuple[VolumeInfo, ...]] = {}
         self.silent: set[int] = set()
         self.faults: dict[type[Message], Callable[[str, Message], Answer | None]] = {}
@@ -106,9 +108,13 @@ class World:
         if isinstance(message, GetInfo):
             return self.info(snid, message.request)
         if isinstance(message, AddLogStream):
+            if (snid, message.lsid) in self.with_a_past:
+                return reply(message, snid, errors.AlreadyExists.code)
             self.held[snid][message.lsid] = message.volume
         else:
             assert isinstance(message, RemoveLogStream)
+            if message.new_only and (snid, message.lsid) in self.with_a_past:
+                return reply(message, snid, errors.AlreadyExists.code)
             self.held[snid].pop(message.lsid, None)
         return reply(message, snid)
 

@@ -149,6 +149,17 @@ def test_M2_a_refusal_by_one_node_leaves_nothing_anywhere() -> None:
     world.run(add_topic())
 
 
+def test_B6_what_was_there_before_is_not_deleted_with_what_could_not_be_made() -> None:
+    """After metadata was lost, ids are given again, and what nodes hold by them may be all that is left."""
+    world = World()
+    for snid in (1, 2):
+        world.held[snid][1] = "/old"
+        world.with_a_past.add((snid, 1))
+    with pytest.raises(errors.AlreadyExists):
+        world.run(add_topic())
+    assert world.held == {1: {1: "/old"}, 2: {1: "/old"}, 3: {}}
+
+
 def test_M2_a_node_that_goes_silent_in_the_middle() -> None:
     world = World()
     world.faults[AddLogStream] = lambda to, _: errors.DeadlineExceeded("nothing heard") if to == "sn/3" else None

@@ -8,6 +8,7 @@ from tests.core.operators import World, add_topic
 from varlog import errors
 from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.messages import (
+    CreateStream,
     DeleteTopic,
     GetMetadata,
     Message,
@@ -41,6 +42,20 @@ def test_a_topic_whose_removal_is_refused_keeps_its_data() -> None:
     with pytest.raises(errors.Unreachable):
         world.run(RemoveTopic(1, "log"))
     assert not world.asked(RemoveLogStream)
+
+
+def test_B6_of_what_was_never_registered_only_what_was_just_made_is_deleted() -> None:
+    world = World()
+    world.run(add_topic())
+    world.decide(CreateStream(1, TopicID(1)))
+    world.decide(CreateStream(2, TopicID(1)))
+    for snid in (1, 2, 3):
+        world.held[snid] |= {2: "/v0", 3: "/v0"}
+    world.with_a_past |= {(1, 1), (1, 2), (1, 3)}
+    world.run(RemoveStream(1, LogStreamID(2)))
+    assert [sorted(held) for held in world.held.values()] == [[1, 2, 3], [1, 3], [1, 3]]
+    world.run(RemoveTopic(1, "log"))
+    assert [sorted(held) for held in world.held.values()] == [[2, 3], [], []]
 
 
 def test_a_silent_node_does_not_keep_a_topic() -> None:

@@ -127,6 +127,41 @@ def test_M12_a_removed_replica_is_gone_with_its_data_and_may_be_asked_for_again(
     run(main())
 
 
+def test_B6_what_has_a_past_is_not_removed_as_something_new(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, LogStreamID(5)))
+            new = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, LogStreamID(5), True))
+            old = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, True))
+            assert (new.code, old.code) == (0, errors.AlreadyExists.code)
+            assert not host.directory(5).exists()
+            assert host.directory(1).exists()
+            assert (await host.append(b"x")).code == 0
+
+    run(main())
+
+
+def test_B6_a_cluster_whose_metadata_is_lost_does_not_lose_its_data_to_the_next_one(tmp_path: Path) -> None:
+    """An operator who begins anew on the old nodes gets an error, and the disks keep what they have."""
+
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            await host.set_up()
+            await host.append(b"x")
+            await host.stop_vmr()
+            for file in (tmp_path / "metadata").iterdir():
+                file.unlink()
+            await host.start_vmr(host.vmr.address)
+            await host.add_nodes()
+            with pytest.raises(errors.VarlogError):
+                await host.add_topic()
+            await until(lambda: bool(host.failures))
+            assert all(any(host.directory(lsid).glob("*.seg")) for lsid in (1, 2))
+
+    run(main())
+
+
 def test_a_removal_waits_for_the_group_under_way(tmp_path: Path) -> None:
     async def main() -> None:
         async with Host(tmp_path) as host:

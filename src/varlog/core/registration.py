@@ -131,7 +131,10 @@ class Registrar:
         topic = _topic(metadata, name)
         yield from self._decide(DeleteTopic(self._request(), topic.tpid))
         streams = [stream for stream in metadata.streams if stream.tpid == topic.tpid]
-        yield from self._remove_data([(snid, stream.lsid) for stream in streams for snid in self._hosts(stream)])
+        for new_only in (False, True):
+            some = [stream for stream in streams if bool(stream.replicas) is not new_only]
+            hosts = [(snid, stream.lsid) for stream in some for snid in self._hosts(stream)]
+            yield from self._remove_data(hosts, new_only=new_only)
         return topic.tpid
 
     # Log streams
@@ -172,7 +175,7 @@ class Registrar:
         (aborted,) = yield [(METADATA_REPOSITORY, AbortStream(self._request(), lsid))]
         code = aborted.code if isinstance(aborted, Decided) else None
         if code in {0, errors.UnknownLogStream.code}:
-            yield from self._remove_data([(place.snid, lsid) for place in places])
+            yield from self._remove_data([(place.snid, lsid) for place in places], new_only=True)
         return code == errors.Conflict.code
 
     def remove_stream(self, lsid: LogStreamID) -> Conversation:
@@ -193,7 +196,8 @@ class Registrar:
                 if attempt == _SEAL_ATTEMPTS - 1:
                     raise
             else:
-                yield from self._remove_data([(snid, lsid) for snid in self._hosts(stream)])
+                hosts = [(snid, lsid) for snid in self._hosts(stream)]
+                yield from self._remove_data(hosts, new_only=not stream.replicas)
                 break
         return lsid
 
@@ -204,12 +208,15 @@ class Registrar:
         infos = self._infos().items()
         return [snid for snid, info in infos if any(replica.lsid == stream.lsid for replica in info.replicas)]
 
-    def _remove_data(self, replicas: Seq[tuple[StorageNodeID, LogStreamID]]) -> Generator[Requests, Seq[Answer], None]:
+    def _remove_data(
+        self, replicas: Seq[tuple[StorageNodeID, LogStreamID]], *, new_only: bool = False
+    ) -> Generator[Requests, Seq[Answer], None]:
         """Data of what is no more. Of a node that does not answer it stays, and is in nobody's way: no log stream gets
-        its id again."""
+        its id again. Of what was never registered, only what was just made is deleted: what a node holds by that id
+        otherwise is of a cluster whose metadata was lost, and may be all that is left of it."""
         for first in range(0, len(replicas), _REMOVALS_AT_ONCE):
             some = replicas[first : first + _REMOVALS_AT_ONCE]
-            yield [(node_address(snid), RemoveLogStream(self._request(), lsid)) for snid, lsid in some]
+            yield [(node_address(snid), RemoveLogStream(self._request(), lsid, new_only)) for snid, lsid in some]
 
     # The metadata repository
 

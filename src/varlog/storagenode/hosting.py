@@ -59,12 +59,16 @@ class Hosting:
     def remove(self, source: Address, message: RemoveLogStream) -> None:
         """A node that has none agrees."""
         lsid = message.lsid
+        replica = self._replicas.get(lsid)
         waiting = self._leaving.get(lsid)
         if waiting is not None:
             if len(waiting) < limits.MAX_PENDING_DECISIONS:
                 waiting.append((source, message.request))
-        elif self._replicas.get(lsid) is None:
+        elif replica is None:
             self._gone(source, message.request, lsid)
+        elif message.new_only and replica.executor.epoch > 0:
+            past = errors.AlreadyExists(f"log stream {lsid} has a past on this node, in {replica.volume}; it was left")
+            self._refuse(source, message.request, lsid, past)
         else:
             self._leaving[lsid] = [(source, message.request)]
             self._leave(lsid)
