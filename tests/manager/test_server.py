@@ -164,6 +164,7 @@ def test_M2_a_topic_and_its_log_streams_are_made_and_run(tmp_path: Path) -> None
 
 NONSENSE: list[tuple[Callable[[int], Message], type[errors.VarlogError]]] = [
     (lambda request: AddTopic(request, "", 0, 0, 1), errors.InvalidArgument),
+    (lambda request: AddTopic(request, "two\nlines", 0, 0, 1), errors.InvalidArgument),
     (lambda request: AddTopic(request, "x" * 5_000_000, 0, 0, 1), errors.InvalidArgument),
     (lambda request: AddTopic(request, "a", 0, 0, 0), errors.InvalidArgument),
     (lambda request: AddTopic(request, "a", -5, 0, 1), errors.InvalidArgument),

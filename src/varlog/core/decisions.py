@@ -180,8 +180,8 @@ def trim(state: MetadataState, request: TrimTopic) -> Decision:
 
 
 def create_topic(state: MetadataState, request: CreateTopic) -> Decision:
-    if not 1 <= len(request.name) <= limits.MAX_TOPIC_NAME:
-        raise errors.InvalidArgument(f"a topic's name has 1 to {limits.MAX_TOPIC_NAME} characters")
+    if not 1 <= len(request.name) <= limits.MAX_TOPIC_NAME or not request.name.isprintable():
+        raise errors.InvalidArgument(f"a topic's name has 1 to {limits.MAX_TOPIC_NAME} printable characters")
     for topic in state.topics.values():
         if topic.name == request.name:
             raise errors.AlreadyExists(f"topic {request.name!r} exists already")
