@@ -261,6 +261,8 @@ class RemoveLogStream(Message, frozen=True):
 
     request: int
     lsid: LogStreamID
+    new_only: bool = False
+    """Only if nothing has happened to it since it was made: what has a past is refused, and left as it is (B6)."""
 
 
 class Seal(Message, frozen=True):
@@ -286,8 +288,6 @@ class ReplicaReply(Message, frozen=True):
     request: int
     lsid: LogStreamID
     code: int
-    new_only: bool = False
-    """Only if nothing has happened to it since it was made: what has a past is refused, and left as it is (B6)."""
     snid: StorageNodeID
     epoch: Epoch
     state: ReplicaState
