@@ -117,7 +117,7 @@ def test_a_node_in_use_is_not_removed_and_nobody_is_not_added(shell: Shell) -> N
     assert shell.run("node", "remove", "1", "--json").failure["error"] == "Conflict"
     assert shell.run("node", "remove", "9", "--json").failure["error"] == "UnknownNode"
     code, _, err = shell.run("node", "add", "127.0.0.1:1")
-    assert code == 3
+    assert code == 1, "the cluster itself can be reached"
     assert "127.0.0.1:1" in err
     (again,) = [node for node in shell.run("node", "list", "--json").records if node["id"] == 1]
     added = shell.run("node", "add", again["address"], "--json").record

@@ -93,7 +93,7 @@ def examples_in(line: str) -> list[str]:
 def test_wrong_usage_is_said_in_one_line(bare: Shell, arguments: tuple[str, ...]) -> None:
     code, out, err = bare.run(*arguments)
     assert (code, out) == (2, b"")
-    assert re.fullmatch(r"varlog: .+ See varlog.* --help\n", err)
+    assert re.fullmatch(r"varlog: Usage: .+ \(see varlog.* --help\)\n", err)
 
 
 def test_wrong_usage_is_an_object_for_scripts(bare: Shell) -> None:

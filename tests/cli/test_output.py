@@ -9,7 +9,7 @@ import pytest
 from tests.cli.shell import Shell
 from tests.cli.test_append import read_terminal
 from varlog import errors
-from varlog.cli.failures import Exit, describe, exit_code
+from varlog.cli.failures import describe
 from varlog.cli.output import Column, Output, size_of
 
 
@@ -49,13 +49,12 @@ def test_sizes_are_for_people(count: float, shown: str) -> None:
 
 
 @pytest.mark.parametrize("kind", errors.VarlogError.registry.values(), ids=lambda kind: kind.__name__)
-def test_every_error_is_one_line_with_its_name_and_an_exit_code(kind: type[errors.VarlogError]) -> None:
+def test_every_error_is_one_line_with_its_name(kind: type[errors.VarlogError]) -> None:
     error = kind.__new__(kind)
     Exception.__init__(error, "what\nhappened")
     failure = describe(error)
     assert (failure.error, failure.code) == (kind.__name__, kind.code)
     assert failure.message.startswith("what happened")
-    assert exit_code(error) in {Exit.FAILED, Exit.USAGE, Exit.UNREACHABLE}
 
 
 def test_errors_of_the_operating_system_name_the_file() -> None:

@@ -49,12 +49,15 @@ def test_a_cluster_that_is_not(bare: Shell, tmp_path: Path) -> None:
 
     failed, degraded, told, refused = asyncio.run(live())
     failure = failed.failure
-    assert failed.code != 0
+    assert failed.code == 1
     assert "storage node 2" in failure["message"]
     state = degraded.record
     assert not state["healthy"]
     assert [node["answers"] for node in state["nodes"]] == [True, False, True]
     assert any("storage node 2 does not answer" in problem for problem in state["problems"])
-    assert "does not answer" in told.text
+    assert "log stream 1 takes no appends while node 2 is away" in state["problems"]
+    assert told.text.startswith("not all is well; ")
+    assert "the manager waits for nodes: 2" in told.text
     assert "the manager cannot be reached" in told.text
-    assert refused.code == 3
+    assert refused.code == 1
+    assert refused.err.startswith("varlog: Unreachable: ")

@@ -15,7 +15,7 @@ from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
 from varlog.cli import manual
-from varlog.cli.failures import Exit, tell, tell_usage
+from varlog.cli.failures import Exit, NotConnected, tell, tell_usage
 from varlog.cli.manual import Page
 from varlog.cli.output import discard_stdout
 from varlog.errors import VarlogError
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_stdout()
         return Exit.OK
-    except (VarlogError, OSError) as error:
+    except (VarlogError, OSError, NotConnected) as error:
         return tell(error, json=json)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

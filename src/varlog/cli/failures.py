@@ -5,7 +5,7 @@
 | 0    | done                                                                                      |
 | 1    | the cluster could not or would not do it, or something was violated                       |
 | 2    | the command line, the cluster file or the secret is not right; nothing was tried          |
-| 3    | the cluster cannot be reached, or does not let us in                                      |
+| 3    | the cluster cannot be reached, or does not let us in; nothing was tried                   |
 | 130  | interrupted                                                                               |
 
 With `--json` the line is an object: `error` (the name of the error), `code` (its number, 0 if it has none), `message`,
@@ -15,6 +15,8 @@ With `--json` the line is an object: `error` (the name of the error), `code` (it
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -36,18 +38,35 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_EXITS: Final[tuple[tuple[type[errors.VarlogError], Exit], ...]] = (
-    (errors.BadConfig, Exit.USAGE),
-    (errors.InvalidArgument, Exit.USAGE),
-    (errors.SecretUnusable, Exit.USAGE),
-    (errors.Unreachable, Exit.UNREACHABLE),
-    (errors.ConnectionLost, Exit.UNREACHABLE),
-    (errors.WrongCluster, Exit.UNREACHABLE),
-    (errors.WrongSecret, Exit.UNREACHABLE),
-    (errors.WrongRole, Exit.UNREACHABLE),
-    (errors.UnsupportedProtocol, Exit.UNREACHABLE),
-    (errors.PeerStalled, Exit.UNREACHABLE),
+_USAGE: Final = (errors.BadConfig, errors.InvalidArgument, errors.SecretUnusable)
+_UNREACHED: Final = (
+    errors.Unreachable,
+    errors.ConnectionLost,
+    errors.PeerStalled,
+    errors.WrongCluster,
+    errors.WrongSecret,
+    errors.WrongRole,
+    errors.UnsupportedProtocol,
 )
+
+
+class NotConnected(Exception):
+    """A command could not connect to its cluster. The same error later on is the cluster's own trouble, with one of its
+    nodes for example, and another exit code."""
+
+    def __init__(self, why: errors.VarlogError) -> None:
+        super().__init__(str(why))
+        self.why = why
+
+
+@contextmanager
+def connecting() -> Iterator[None]:
+    """Around what connects to a cluster."""
+    try:
+        yield
+    except _UNREACHED as error:
+        raise NotConnected(error) from error
+
 
 _ADVICE: Final[tuple[tuple[type[errors.VarlogError], str], ...]] = (
     (errors.DirectoryLocked, "perhaps a cluster runs there already, see varlog status; or use another directory"),
@@ -74,11 +93,6 @@ class Failure(msgspec.Struct):
     retriable: bool = False
 
 
-def exit_code(error: errors.VarlogError | OSError) -> Exit:
-    """What a command ends with if this error ends it."""
-    return next((code for kind, code in _EXITS if isinstance(error, kind)), Exit.FAILED)
-
-
 def describe(error: errors.VarlogError | OSError) -> Failure:
     """What is told of an error."""
     name, message = type(error).__name__, " ".join(str(error).split())
@@ -90,24 +104,26 @@ def describe(error: errors.VarlogError | OSError) -> Failure:
     return Failure(name, 0, f"{where}{error.strerror or message}")
 
 
-def tell(error: errors.VarlogError | OSError, *, json: bool) -> Exit:
+def tell(error: errors.VarlogError | OSError | NotConnected, *, json: bool) -> Exit:
     """Say on standard error why the command ends, and with what code."""
-    failure = describe(error)
-    if json:
-        line = msgspec.json.encode(failure).decode()
-    else:
-        line = f"varlog: {failure.error}: {failure.message}"
-    sys.stderr.write(line + "\n")
-    return exit_code(error)
+    reason = error.why if isinstance(error, NotConnected) else error
+    _say(describe(reason), json=json)
+    if isinstance(error, NotConnected):
+        return Exit.UNREACHABLE
+    return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
 
 
 def tell_usage(error: CycloptsError, *, json: bool) -> Exit:
     """The same of a command line that cannot be understood."""
     command = " ".join(["varlog", *(error.command_chain or ())])
     message = " ".join(str(error).split())
-    if json:
-        line = msgspec.json.encode(Failure("Usage", 0, message)).decode()
-    else:
-        line = f"varlog: {message} See {command} --help"
-    sys.stderr.write(line + "\n")
+    _say(Failure("Usage", 0, f"{message} (see {command} --help)"), json=json)
     return Exit.USAGE
+
+
+def _say(failure: Failure, *, json: bool) -> None:
+    if json:
+        line = msgspec.json.encode(failure).decode()
+    else:
+        line = f"varlog: {failure.error}: {failure.message}"
+    sys.stderr.write(line + "\n")

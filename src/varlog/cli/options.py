@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Group, Parameter, validators
 
+from varlog.cli.failures import connecting
 from varlog.cli.output import Output
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Cluster:
         """Connect to look at the cluster and to change it."""
         import varlog  # noqa: PLC0415  # the client is loaded when a command needs it
 
-        async with varlog.admin(self.cluster, **self._companions()) as admin:
+        with connecting():
+            admin = await varlog.admin(self.cluster, **self._companions())
+        async with admin:
             yield admin
 
     @asynccontextmanager
@@ -76,7 +79,9 @@ class Cluster:
         """Connect to a topic; None is the one that the cluster file names."""
         import varlog  # noqa: PLC0415
 
-        async with varlog.connect(self.cluster, topic=topic, **self._companions()) as log:
+        with connecting():
+            log = await varlog.connect(self.cluster, topic=topic, **self._companions())
+        async with log:
             yield log
 
     def _companions(self) -> dict[str, Any]:

@@ -131,14 +131,16 @@ def _problems(seen: Seen) -> Iterator[str]:
 
 def _replica_problems(replica: ReplicaRecord, *, answers: bool) -> Iterator[str]:
     where = f"log stream {replica.log_stream}: its replica on node {replica.node}"
-    if answers and not replica.answers:
+    if not answers:
+        yield f"log stream {replica.log_stream} takes no appends while node {replica.node} is away"
+    elif not replica.answers:
         yield f"{where} is missing"
-    elif replica.answers and not replica.healthy:
+    elif not replica.healthy:
         yield f"{where} needs repair ({replica.fault or 'see the log of the node'})"
 
 
 def _show(output: Output, state: ClusterState) -> None:
-    verdict = "all is well" if state.healthy else f"{len(state.problems)} problem(s)"
+    verdict = "all is well" if state.healthy else "not all is well"
     output.line(f"{verdict}; metadata version {state.version}, manager at {state.manager or 'no address'}")
     for problem in state.problems:
         output.line(f"  ! {problem}")
@@ -176,7 +178,8 @@ def _show(output: Output, state: ClusterState) -> None:
         ],
     )
     output.line()
+    away = ", ".join(str(node.id) for node in state.nodes if not node.answers)
     if not state.doing:
-        output.line("the manager has nothing to do")
+        output.line(f"the manager waits for nodes: {away}" if away else "the manager has nothing to do")
     for sentence in state.doing:
         output.line(f"the manager: {sentence}")
