@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
-from tests.cli.shell import Shell, ended, line_of
+from tests.cli.shell import COMMAND, SECONDS, Shell, ended, line_of
 from varlog import limits
 from varlog.cli import manual
 
@@ -47,6 +48,13 @@ def test_many_lines_keep_their_order(shell: Shell, topic: str) -> None:
 
 def test_nothing_at_all_is_no_error(shell: Shell, topic: str) -> None:
     assert shell.feed(b"", "append", "--topic", topic).text == "appended nothing\n"
+
+
+def test_standard_streams_may_be_closed(shell: Shell, topic: str) -> None:
+    command = f"{' '.join(COMMAND)} append --topic {topic}"
+    for closed in ("x <&-", "y >&-", "z 2>&-", "<&-", "w <&- >&- 2>&-"):
+        subprocess.run(f"{command} {closed}", shell=True, env=shell.environment, check=True, timeout=SECONDS)
+    assert entries_of(shell, topic) == b"x\ny\nz\nw\n"
 
 
 def test_a_file_is_one_entry_or_its_lines_are(shell: Shell, topic: str, tmp_path: Path) -> None:

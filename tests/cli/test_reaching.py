@@ -36,14 +36,15 @@ def test_no_cluster_at_all_is_said_with_what_to_do(bare: Shell) -> None:
 
 def test_a_cluster_that_does_not_answer(bare: Shell, tmp_path: Path) -> None:
     Secret.create(tmp_path / "secret")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-    where = ("--cluster", address, "--secret-file", str(tmp_path / "secret"), "--timeout", "0.2")
-    code, out, err = bare.run("status", *where)
+    with socket.socket() as bound:  # and not listening
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        where = ("--cluster", address, "--secret-file", str(tmp_path / "secret"), "--timeout", "0.2")
+        code, out, err = bare.run("status", *where)
+        failure = bare.run("append", "x", *where, "--json").failure
     assert (code, out) == (3, b"")
     assert err.startswith("varlog: Unreachable: ")
     assert f"cannot connect to {address}: Connection refused" in err
-    failure = bare.run("append", "x", *where, "--json").failure
     assert (failure["error"], failure["happened"], failure["retriable"]) == ("Unreachable", False, True)
 
 

@@ -7,6 +7,7 @@ runs; what `--help` says of each is in `varlog.cli.manual`. How a command ends i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -100,6 +101,7 @@ app: Final = _application()
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point of the `varlog` script; returns the exit code."""
+    _open_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = given[: given.index("--")] if "--" in given else given
     json = "--json" in options
@@ -115,3 +117,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return int(code or 0)
+
+
+def _open_streams() -> None:
+    """Whoever starts us may have closed some of the standard streams; then they lead nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # until the process ends

@@ -17,7 +17,6 @@ from cyclopts import Parameter, validators
 
 from varlog.cli.options import USUAL_TOPIC, Flag, Position, Topic
 from varlog.cli.payloads import Format, shown_alone, shown_in_list
-from varlog.errors import Trimmed
 
 if TYPE_CHECKING:
     from varlog import EntryBatch
@@ -67,10 +66,7 @@ async def tail(
         if follow:
             await _while_read(_print(log.subscribe(begin).batches(), form, at, long=long))
         elif begin <= last:
-            try:
-                await _print(log.scan(begin, last + 1, timeout=at.patience), form, at, long=long)
-            except Trimmed as trimmed:  # just now
-                await _print(log.scan(trimmed.first, last + 1, timeout=at.patience), form, at, long=long)
+            await _print(log.scan(begin, last + 1, timeout=at.patience), form, at, long=long)
 
 
 async def subscribe(
