@@ -83,6 +83,10 @@ _PAIR: Final = struct.Struct("<2i")
 # Of a plain batch: version, codec and flags are one number; header_bytes and what is reserved another.
 _PLAIN: Final = struct.Struct("<IIIIIIQQqII")
 _SINGLE_CHECKED: Final = struct.Struct("<IIIIQQqIIii")
+_SINGLE: Final = struct.Struct("<IIIIIIQQqIIii")
+"""A plain header and the two offsets of one entry."""
+_SMALL_BYTES: Final = 4096
+"""Up to this a copy costs less than a view."""
 _PLAIN_FORMAT: Final = VERSION
 _PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
 """No entry of a plain batch can be too large."""
@@ -249,6 +253,8 @@ def peek_header(buf: Buffer) -> BatchHeader:
 
 def verify(buf: Buffer) -> BatchHeader:
     """Check all of a batch: checksum, structure, and that every entry lies inside. `buf` is that batch and no more."""
+    if type(buf) is bytes and len(buf) <= _SMALL_BYTES and (header := _verify_single(buf)) is not None:
+        return header
     view = _as_view(buf)
     return _verify_plain(view) or _open_verified(view)[0]
 
@@ -306,6 +312,33 @@ def _encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int)
         return None
     checked = b"".join((head, entry, _PADDING[size % 8]))
     return _PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
+
+
+def _verify_single(buf: bytes) -> BatchHeader | None:
+    """As `_verify_plain`, for a small batch of one entry: what a writer that does not batch makes, by the thousand."""
+    length = len(buf)
+    if length < HEADER_BYTES + 8:
+        return None
+    (magic, stated, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
+     reserved, begin, end) = _SINGLE.unpack_from(buf)  # fmt: skip
+    data_end = HEADER_BYTES + 8 + end
+    if (
+        magic != MAGIC
+        or count != 1
+        or length_field != length
+        or plain_format != _PLAIN_FORMAT
+        or header_bytes != HEADER_BYTES
+        or HEADER_BYTES + body_bytes != length
+        or reserved
+        or begin
+        or end < 0
+        or data_end + -data_end % 8 != length
+        or crc32c(buf[_CHECKED_FROM:]) != stated
+        or buf[data_end:] != _PADDING[end % 8]
+    ):
+        return None
+    header = (length, VERSION, 0, 0, 1, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
+    return _new_tuple(BatchHeader, header)
 
 
 def _plain_header(view: memoryview) -> BatchHeader | None:

@@ -146,16 +146,41 @@ class DedupTable:
         end, epoch = cc.llsn_end, cc.epoch
         shift = cc.glsn_begin - cc.llsn_begin
         pending, pending_of = self._pending, self._pending_of
-        expired = False
+        committed: list[_Committed] = []
+        writer_id = pending[0][0] if pending else WriterID(0)
+        first, is_mixed = writer_id, False
         while pending and pending[0][2] < end:
             writer_id, sequence, llsn, count = pending.popleft()
+            if writer_id != first:
+                is_mixed = True
             of_writer = pending_of[writer_id]
             del of_writer[sequence]
             if not of_writer:
                 del pending_of[writer_id]
-            if self._remember((writer_id, sequence, llsn, count, epoch, GLSN(llsn + shift))):
-                expired = True
-        return expired
+            committed.append((writer_id, sequence, llsn, count, epoch, llsn + shift))  # type: ignore[arg-type]
+        if not is_mixed and self._size + len(committed) <= self._total:
+            self._remember_all(first, committed)
+            return False
+        return sum(map(self._remember, committed)) > 0
+
+    def _remember_all(self, writer_id: WriterID, committed: list[_Committed]) -> None:
+        """As `_remember` of each, where all are of one writer and no other has to be forgotten for them."""
+        if not committed:
+            return
+        writer = self._writers.get(writer_id)
+        if writer is None:
+            writer = self._writers[writer_id] = _Writer()
+        else:
+            self._writers.move_to_end(writer_id)
+        recent = writer.recent
+        recent.extend(committed)
+        self._size += len(committed)
+        if (surplus := len(recent) - self._per_writer) > 0:
+            self._size -= surplus
+            for _ in range(surplus - 1):
+                recent.popleft()
+            oldest = recent.popleft()
+            writer.floor = LLSN(oldest[2] + oldest[3])
 
     def truncate(self, llsn_end: LLSN) -> int:
         """Everything stored at or above `llsn_end` is void. Returns how many batches that were."""

@@ -222,6 +222,7 @@ class LogStreamStorage:
 
     def stage_batch(self, llsn: LLSN, epoch: Epoch, prev_sequence: int, batch: Buffer, header: BatchHeader) -> None:
         """A verified batch. Its bytes are kept as they are, and must not change until the group is finished."""
+        # The busiest way of all: for every batch on every replica. So what is done for any record is done here in line.
         length, count = header.length, header.count
         if len(batch) != length or (prev_sequence | epoch) >> 64:
             raise InvalidArgument(f"a batch of {len(batch)} bytes with header {header}, epoch {epoch}")
@@ -232,14 +233,18 @@ class LogStreamStorage:
             state = self._state
             state.batch(llsn, count, epoch)
             size = fmt.FRAME_HEADER_BYTES + length
-            group = self._group_for(size)
+            group = self._filling
+            if group.size + size > limits.WRITE_GROUP_BYTES:
+                group = self._group_for(size)
             offset = active.offset
-            frame = active.batch_frame(llsn, epoch, prev_sequence, count, length, fmt.batch_check(batch))
+            frame = active.batch_frame(llsn, epoch, prev_sequence, count, length, batch)
             group.add_frames(offset, (frame, batch), size)
             group.needs_sync = True
-            group.last_llsn_end = state.end
+            group.last_llsn_end = group.written_end = state.end
             group.last_epoch = epoch
-            self._staged(active, group)
+            group.offset = active.offset
+            if active.offset >= self._segment_bytes or active.records >= limits.SEGMENT_RECORDS:
+                self._staged(active, group)
 
     def stage_commit(self, cc: CommitContext) -> None:
         """A cut whose entries are durable here. It needs no sync of its own (B9)."""

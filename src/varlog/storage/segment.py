@@ -15,6 +15,7 @@ from crc32c import crc32c
 
 from varlog import limits
 from varlog.storage import format as fmt
+from varlog.storage.files import Buffer
 from varlog.storage.format import Context, Footer, FrameKind, SegmentHeader
 from varlog.storage.index import SegmentIndex
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity
@@ -105,13 +106,14 @@ class ActiveSegment:
         return active, head
 
     def batch_frame(
-        self, llsn: LLSN, epoch: Epoch, prev_sequence: int, count: int, length: int, check: int
+        self, llsn: LLSN, epoch: Epoch, prev_sequence: int, count: int, length: int, batch: Buffer
     ) -> bytes:  # fmt: skip
         """The header of a batch's frame; the batch is its body as it is."""
         offset = self.offset
         header, self.chain = fmt.encode_frame_header(
-            offset, self.chain, _BATCH, length, count, check, self.synced, llsn, epoch, prev_sequence, self.nonce
-        )
+            offset, self.chain, _BATCH, length, count, fmt.batch_check(batch), self.synced, llsn, epoch, prev_sequence,
+            self.nonce,
+        )  # fmt: skip
         size = fmt.FRAME_HEADER_BYTES + length
         self.offset = offset + size
         self.added_batch(llsn, count, offset, size)
