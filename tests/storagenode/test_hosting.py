@@ -272,6 +272,9 @@ def test_a_directory_that_cannot_be_deleted_is_told_and_finished_later(tmp_path:
             await host.stop_node(1)
             await host.start_node(1)
             assert [replica.lsid for replica in (await host.info(1)).replicas] == [2], "it is in nobody's way"
+            manager = await host.call_node(1, Role.MANAGER)
+            refused = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, ONE))
+            assert refused.code == errors.AlreadyExists.code, "what is made there now would be deleted with it"
             await host.stop_node(1)
             (host.directory(1) / "lost+found").rmdir()
             await host.start_node(1)

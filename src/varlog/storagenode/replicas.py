@@ -102,6 +102,8 @@ class Replicas:
         return self._serve(volume, self._create(self._volumes.replica_path(volume, lsid), identity), identity)
 
     def _create(self, path: str, identity: LogStreamIdentity) -> LogStreamStorage:
+        if self._fs.exists(f"{path}/{_REMOVED_NAME}"):  # the next start would delete what is made there now
+            raise errors.AlreadyExists(f"{path} was to be deleted and could not be; delete it by hand")
         try:
             return LogStreamStorage.create(self._fs, path, identity, self._options)
         except errors.VarlogError:
@@ -143,6 +145,12 @@ class Replicas:
             self._fs.unlink(f"{path}/{name}")
         self._fs.rmdir(path)
         self._fs.sync_dir(path.rpartition("/")[0])
+
+    def abandon(self) -> None:
+        """Let go of everything as it is, as if the process was killed."""
+        for replica in self._replicas.values():
+            replica.storage.abandon()
+        self._replicas.clear()
 
     def close(self) -> None:
         """Sync and let go of everything; a disk that fails now has failed for its own replicas only."""

@@ -116,6 +116,7 @@ class StorageNodeServer:
         self._is_settling = False
         self._is_active = True
         self._is_stopping = False
+        self._has_failed = False
         self._is_announced = True
         """False if the metadata repository had no time to listen."""
         self._timer: asyncio.TimerHandle | None = None
@@ -174,7 +175,10 @@ class StorageNodeServer:
         for writing in self._writings.values():
             await writing.stop()
         await self._hosting.stop()
-        self.replicas.close()
+        if self._has_failed:
+            self.replicas.abandon()
+        else:
+            self.replicas.close()
         self._volumes.close()
 
     # Connections
@@ -263,9 +267,9 @@ class StorageNodeServer:
         self._send(METADATA_REPOSITORY, AnnounceNode(self._request(), self.snid, self.address, paths))
 
     def _fail(self, error: errors.VarlogError) -> None:
-        """Do nothing more, whatever has arrived already."""
+        """Do nothing more, whatever has arrived already, and write nothing more, whatever is staged."""
         self._log.critical("stopping to protect data", error=str(error))
-        self._is_stopping = True
+        self._has_failed = self._is_stopping = True
         self.peers.close()
         self._failed(error)
 
