@@ -190,8 +190,7 @@ class StorageNodeServer:
             self._announce()
             connection.send(GetMetadata(self._request()))
             self.node.on_reconnected()
-            self.node.tick(self._loop.time())
-            self._settle_soon()
+            self._pass_time()
         elif connection.peer.role is Role.STORAGE_NODE:
             self.node.on_peer_connected(StorageNodeID(connection.peer.node_id), self._loop.time())
 
@@ -432,12 +431,15 @@ class StorageNodeServer:
             return
         self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
         self._is_active = False
+        if not self._is_announced:
+            self._announce()
+        self._pass_time()
+
+    def _pass_time(self) -> None:
         try:
             self.node.tick(self._loop.time())
         except errors.ConsistencyViolation as error:
             self._fail(error)
-        if not self._is_announced:
-            self._announce()
         self._settle_soon()
 
     def _wake_up(self) -> None:
