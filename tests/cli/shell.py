@@ -22,6 +22,14 @@ from varlog.cli import main
 
 SECONDS: Final = 60.0
 COMMAND: Final = (sys.executable, "-m", "varlog")
+_BOUND: Final = """
+import sys
+from varlog.cli import main
+from varlog.daemon.child import end_with
+end_with({parent})
+sys.exit(main())
+"""
+"""The same, and it ends with the test's own process, however that ends."""
 
 
 class Done(NamedTuple):
@@ -80,7 +88,7 @@ class Shell:
     def spawn(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
         """Start a command with pipes at all ends; it is killed at last if it has not ended."""
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | options
-        with subprocess.Popen([*COMMAND, *arguments], env=self.environment, **pipes) as process:
+        with subprocess.Popen([*_bound_command(), *arguments], env=self.environment, **pipes) as process:
             try:
                 yield process
             finally:
@@ -89,6 +97,10 @@ class Shell:
     @property
     def environment(self) -> dict[str, str]:
         return os.environ | {"VARLOG_CLUSTER": str(self.cluster)}
+
+
+def _bound_command() -> tuple[str, ...]:
+    return sys.executable, "-c", _BOUND.format(parent=os.getpid())
 
 
 def line_of(process: subprocess.Popen[bytes]) -> str:
@@ -110,7 +122,7 @@ class Dev:
     def __init__(self, path: Path, *arguments: str) -> None:
         self.path = path
         self._process = subprocess.Popen(
-            [*COMMAND, "dev", "--data", str(path), "--port", "0", "--json", *arguments],
+            [*_bound_command(), "dev", "--data", str(path), "--port", "0", "--json", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
