@@ -35,12 +35,19 @@ def test_the_whole_cluster_is_restarted_and_its_nodes_have_moved(tmp_path: Path)
                         return
 
             tasks = [asyncio.ensure_future(write()), asyncio.ensure_future(read())]
+
+            async def twenty_more() -> None:
+                enough = len(acknowledged) + 20
+                await until(lambda: len(acknowledged) >= enough or any(task.done() for task in tasks))
+                for task in tasks:
+                    if task.done():
+                        task.result()
+
             for _ in range(2):
-                before = len(acknowledged) + 20
-                await until(lambda least=before: len(acknowledged) >= least)  # type: ignore[misc]
+                await twenty_more()
                 await cluster.stop()
                 cluster = await EmbeddedCluster.start(tmp_path, listen=address)
-            await until(lambda: len(acknowledged) >= before + 20)
+            await twenty_more()
             stopping.set()
             await log.append(b"last")
             await asyncio.gather(*tasks)
@@ -91,13 +98,37 @@ def test_a_node_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
     async def main() -> None:
         async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
             await log.append(b"x")
-            node = stage.nodes[StorageNodeID(1)]
-            await node.stop()
-            node.address = "127.0.0.1:0"
-            await node.restart()
+            node, loop = stage.nodes[StorageNodeID(1)], asyncio.get_running_loop()
+            for glsn in range(2, 6):
+                waiting = asyncio.ensure_future(anext(log.subscribe(glsn)))
+                await node.stop()
+                node.address = "127.0.0.1:0"
+                await node.restart()
+                stage.version += 1
+                begun = loop.time()
+                assert (await log.append(b"y")).glsn == glsn
+                assert (await waiting).data == b"y"
+                assert (await log.read(1)).data == b"x"
+                assert loop.time() - begun < 3, "no timeout of a read was waited for"
+
+    run(main())
+
+
+def test_a_node_that_is_listed_nowhere_is_waited_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=2) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"x"])
+            gone = stage.nodes.pop(StorageNodeID(2))
             stage.version += 1
-            assert (await log.append(b"y")).glsn == 2
-            assert (await log.read(1)).data == b"x"
+            await log.refresh()
+            for _ in range(6):
+                assert (await log.read(1, timeout=3)).data == b"x"
+            stage.change(1, primary=StorageNodeID(2))
+            await log.refresh()
+            appending = asyncio.ensure_future(log.append(b"y"))
+            stage.nodes[StorageNodeID(2)] = gone
+            stage.version += 1
+            assert (await appending).glsn == 2
 
     run(main())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import varlog
 from tests.client.rig import pass_time, run, turns, until
 from tests.client.stage import Stage
 from varlog import batch, errors, limits
-from varlog.core.messages import Append, AppendReply, GetInfo, Info, ReplicaInfo
+from varlog.core.messages import Append, AppendReplies, AppendReply, GetInfo, Info, ReplicaInfo
 from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 from varlog.wire import Connection
 
@@ -205,6 +206,33 @@ def test_a_batch_the_node_refuses_for_good_is_rejected(tmp_path: Path) -> None:
                 await log.append(b"x")
             node.answers[Append] = honest
             assert (await log.append(b"y")).glsn == 1
+
+    run(main())
+
+
+def test_answers_that_come_together_reach_everyone_they_are_for(tmp_path: Path) -> None:
+    """Of one client: of several writers, and one that nobody waits for any more."""
+
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            (node,) = stage.nodes.values()
+            held: list[Append] = []
+            node.answers[Append] = lambda _, message: held.append(message)
+            async with log.appender() as one, log.appender() as other:
+                futures = [await appender.append_batch([b"a", b"b"]) for appender in (one, other, one)]
+                alone = asyncio.ensure_future(log.append(b"c"))
+                await until(lambda: len(held) == 4)
+                (connection,) = node.connections
+                requests = (held[0].request ^ 1 << 40, *(message.request for message in held))
+                counts = (1, *(batch.peek_header(message.batch).count for message in held))
+                llsns = tuple(accumulate(counts[:-1], initial=1))
+                connection.send(AppendReplies(LogStreamID(1), Epoch(2), 3, True, 100, requests, llsns, counts))
+                results = [*(await asyncio.gather(*futures)), await alone]
+            wanted = [(100 + llsn, llsn, count) for llsn, count in zip(llsns[1:], counts[1:], strict=True)]
+            assert sorted((r.glsn, r.llsn, r.count) for r in results) == wanted
+            assert [r.count for r in results] == [2, 2, 2, 1]
+            assert results[0].glsn < results[2].glsn, "one writer's in its order"
+            assert {(r.log_stream, r.epoch, r.replicas, r.synced) for r in results} == {(1, 2, 3, True)}
 
     run(main())
 

@@ -106,6 +106,8 @@ class Session:
         self._numbers: list[itertools.count[int]] = []
         self._free: list[int] = []
         self._nodes: dict[Address, Peer] = {}
+        self._nowhere: set[Address] = set()
+        """Nodes that something was to be sent to, and nobody knows where they are."""
         self._send: dict[Address, Callable[[Message], bool]] = {}
         """How to send to the nodes that are connected."""
         self._ticker: asyncio.TimerHandle | None = None
@@ -225,6 +227,8 @@ class Session:
         for node in self.metadata.nodes if self.metadata is not None else ():
             if node.address and node_address(node.snid) == address:
                 self._nodes[address] = Peer(self, node.snid, node.address, Role.STORAGE_NODE)
+                return
+        self._nowhere.add(address)
 
     def node(self, snid: StorageNodeID) -> Link | None:
         """The link to a storage node; None if no address is known for it."""
@@ -258,7 +262,8 @@ class Session:
         self.asking.on_connected(connection)
 
     def on_closed(self, peer: Peer) -> None:
-        if peer.snid and self._send.pop(node_address(peer.snid), None) is not None:
+        address = node_address(peer.snid)
+        if self._nodes.get(address) is peer and self._send.pop(address, None) is not None:
             self._on_node_lost(peer.snid)
         self.asking.on_closed(peer.link)
 
@@ -341,14 +346,16 @@ class Session:
         self.metadata = metadata
         self._refreshing = False
         places = {node_address(node.snid): node.address for node in metadata.nodes}
-        for address, peer in list(self._nodes.items()):
-            if places.get(address) != peer.link.address:
-                del self._nodes[address]
-                self._send.pop(address, None)
-                peer.link.close()
+        moved = [peer for address, peer in self._nodes.items() if places.get(address) != peer.link.address]
+        for peer in moved:
+            del self._nodes[node_address(peer.snid)]
+            self._send.pop(node_address(peer.snid), None)
+            peer.link.close()
         now = self.loop.time()
         for participant in list(self._participants.values()):
             participant.on_metadata(now)
+        for peer in moved:
+            self._on_node_lost(peer.snid)
         waiting, self._refreshed = self._refreshed, []
         for future in waiting:
             if not future.done():
@@ -364,9 +371,8 @@ class Session:
     def _tick(self) -> None:
         self._ticker = None
         now = self.loop.time()
-        for peer in list(self._nodes.values()):
-            if peer.unreachable:
-                self._on_node_lost(peer.snid)
+        for snid in self._lost():
+            self._on_node_lost(snid)
         for participant in list(self._participants.values()):
             participant.tick(now)
         self.asking.tick(now)
@@ -375,6 +381,13 @@ class Session:
             self.refresh()
         if wanted or self._refreshed or self.asking.outstanding or self._is_busy():
             self.stir()
+
+    def _lost(self) -> list[StorageNodeID]:
+        """The nodes that cannot be reached, or of which nobody knows where they are."""
+        nowhere, self._nowhere = self._nowhere, set()
+        streams = self.metadata.streams if self.metadata is not None else ()
+        unplaced = {snid for stream in streams for snid in stream.replicas if nowhere and node_address(snid) in nowhere}
+        return [*unplaced, *(peer.snid for peer in self._nodes.values() if peer.unreachable)]
 
     def _is_busy(self) -> bool:
         return any(participant.outstanding for participant in self._participants.values())

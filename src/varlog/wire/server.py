@@ -37,6 +37,8 @@ class Server:
         self._receiver = receiver
         self._greeting: dict[Connection, None] = {}
         self._listener: asyncio.Server
+        self._socket = -1
+        self._closing = False
 
     @classmethod
     async def start(
@@ -51,16 +53,20 @@ class Server:
         except OSError as error:
             listening.close()
             raise cannot_listen(address, error) from error
+        server._socket = listening.fileno()
         server.address = format_address(listening.getsockname())
         return server
 
     async def close(self) -> None:
         """Stop listening and close every connection; returns when all have ended."""
+        self._closing = True
+        asyncio.get_running_loop().remove_reader(self._socket)
+        await asyncio.sleep(0)  # what asyncio has accepted in this turn would be lost if the listener was gone already
         self._listener.close()
-        ending = [*self._greeting, *self.connections]
-        for connection in ending:
-            connection.close()
-        await asyncio.gather(*(connection.gone() for connection in ending))
+        while ending := [*self._greeting, *self.connections]:
+            for connection in ending:
+                connection.close()
+            await asyncio.gather(*(connection.gone() for connection in ending))
         await self._listener.wait_closed()
 
     def _accept(self) -> Connection:
@@ -71,7 +77,9 @@ class Server:
 
     def on_opened(self, connection: Connection) -> None:
         self._greeting[connection] = None
-        if len(self.connections) + len(self._greeting) > limits.MAX_CONNECTIONS:
+        if self._closing:  # it was being accepted when the listener was closed
+            connection.close()
+        elif len(self.connections) + len(self._greeting) > limits.MAX_CONNECTIONS:
             connection.close(Busy(f"this server has {limits.MAX_CONNECTIONS} connections, and takes no more"))
         elif len(self._greeting) > limits.MAX_HELLOS:
             oldest = next(iter(self._greeting))
