@@ -51,7 +51,7 @@ PATIENCE: Final = 0.1
 """How long a stranger waits to be answered or thrown out."""
 ROLES: Final = {"vmr": Role.METADATA_REPOSITORY, "vms": Role.MANAGER, "vsn": Role.STORAGE_NODE}
 NUMBERS: Final = (0, 1, 2, 3, 255, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
-UNREAL: Final = tuple(number for number in NUMBERS if number > 3)
+UNREAL: Final = tuple(number for number in NUMBERS if number > 1000)
 TEXTS: Final = ("", "?", "x" * 1000, "a:b", "127.0.0.1:0", "127.0.0.1:1", "\0", "[::1", "log\n", "../log", "é" * 300)
 
 
