@@ -15,7 +15,7 @@ from tests.cluster.recorder import RecordedLog, judge
 from varlog.errors import DiskFull
 from varlog.sim.history import History, Kind, Outcome
 
-PATIENCE = 4.0
+PATIENCE = 3.0
 """Long enough for a client to find out why nothing is appended."""
 
 
