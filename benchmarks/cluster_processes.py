@@ -52,9 +52,13 @@ def _busy_seconds() -> float:
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
-def in_words(shares: Mapping[str, float]) -> str:
-    """Shares of a core as percentages."""
-    return "CPU " + ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+def in_words(shares: Mapping[str, float], rate: float) -> str:
+    """What each does for one of so many things a second, which does not depend on what else the machine does; and how
+    many cores were busy."""
+    used = {name: share for name, share in shares.items() if name != OTHERS}
+    each = ", ".join(f"{name} {share / rate * 1e6:.1f}" for name, share in used.items())
+    ours = sum(used.values())
+    return f"CPU per batch {ours / rate * 1e6:.1f} us ({each}), {ours:.2f} cores; others {shares[OTHERS]:.2f} cores"
 
 
 def status_bytes(pid: int, key: str) -> int:

@@ -98,7 +98,7 @@ class Place(NamedTuple):
         appended = await cluster_load.append_for(log, load, SECONDS)
         shares = use.shares()
         self.others.append(shares[OTHERS])
-        return appended, in_words(shares)
+        return appended, in_words(shares, appended.batches_per_second)
 
     def others_row(self) -> Row:
         """How much the machine had to do besides."""
