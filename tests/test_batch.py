@@ -40,6 +40,7 @@ from varlog.errors import (
     UnsupportedFormat,
     VarlogError,
 )
+from varlog.types import Sequence, WriterID
 
 ENTRIES = [b"first", b"", b"third " * 20, b"\x00", b"last"]
 
@@ -157,7 +158,9 @@ def test_the_layout_is_the_documented_one() -> None:
     rest = struct.pack("<IBBHIHHQQqII", 88, 1, 0, 1, 2, 64, 0, 3, 4, -5, 24, 0)
     rest += struct.pack("<HH", 9, 3) + b"tag\0" + struct.pack("<3i", 0, 2, 3) + bytes(4) + b"abc" + bytes(5)
     assert batch == b"VLRB" + struct.pack("<I", crc32c(rest)) + rest
-    assert peek_header(batch) == BatchHeader(88, VERSION, Codec.NONE, BatchFlag.JUNK, 2, 64, 3, 4, -5, 24)
+    assert peek_header(batch) == BatchHeader(
+        88, VERSION, Codec.NONE, BatchFlag.JUNK, 2, 64, WriterID(3), Sequence(4), -5, 24
+    )
 
 
 # Extensions

@@ -28,6 +28,9 @@ SCAN_REPLY_BYTES: Final = 4 * MIB
 # Log stream executor
 MAX_UNCOMMITTED_BYTES: Final = 64 * MIB
 MAX_UNCOMMITTED_BATCHES: Final = 8192
+REPLICATE_BYTES: Final = 1 * MIB
+"""Of batches in one message to a backup; a larger batch goes alone."""
+REPLICATE_BATCHES: Final = 1024
 MAX_WAITING_READS: Final = 4096
 MAX_READS_UNDER_WAY: Final = 64
 

@@ -24,6 +24,7 @@ from varlog.core.messages import (
     AddStream,
     AddTopic,
     Append,
+    AppendReplies,
     CreateTopic,
     FetchCuts,
     GetInfo,
@@ -33,6 +34,7 @@ from varlog.core.messages import (
     RemoveNode,
     RemoveStream,
     RemoveTopic,
+    Replicate,
     Scan,
     Seal,
     SealStream,
@@ -72,6 +74,8 @@ def message_to(role: Role, rng: Random) -> Message:
     forbidden: list[Message] = [
         Seal(request, lsid, Epoch(number), LLSN(1), GLSN(0)),
         FetchCuts(snid, lsid, Version(number)),
+        Replicate(lsid, Epoch(number), LLSN(1), (Sequence(unreal),) * 2, (nonsense(rng), nonsense(rng))),
+        AppendReplies(lsid, Epoch(number), 3, True, number, (request,) * 3, (number,) * 3, (1, 2, 3)),
         SealStream(request, lsid, Epoch(2)),
         CreateTopic(request, text, 3, 2),
     ]

@@ -10,7 +10,17 @@ from typing import TypeVar
 from varlog import batch
 from varlog.core.dedup import DedupTable
 from varlog.core.executor import LogStreamExecutor
-from varlog.core.messages import Append, AppendReply, Message, ReplicaReply, Replicate, ReplicateAck, Seal, Unseal
+from varlog.core.messages import (
+    Append,
+    AppendReplies,
+    AppendReply,
+    Message,
+    ReplicaReply,
+    Replicate,
+    ReplicateAck,
+    Seal,
+    Unseal,
+)
 from varlog.errors import VarlogError
 from varlog.sim.disk import SimDisk
 from varlog.storage.group import WriteGroup
@@ -111,17 +121,37 @@ class Replica:
         return self
 
     def append(self, sequence: int, *entries: bytes, prev: int | None = None, epoch: int = 2, horizon: int = 1) -> int:
-        request = next(self._requests)
-        data = batch_of(sequence, *entries)
+        """An append that is alone in its turn."""
         before = Sequence(sequence - 1 if prev is None else prev)
-        message = Append(request, LSID, Epoch(epoch), before, LLSN(horizon), data)
-        self.executor.append(CLIENT, message, batch.verify(data), self.now)
+        request = self._append(CLIENT, batch_of(sequence, *entries), before, Epoch(epoch), LLSN(horizon))
+        self.executor.flush()
+        return request
+
+    def append_together(self, *sequences: int, client: str = CLIENT, writer: int = 7) -> list[int]:
+        """Several appends of one turn."""
+        requests = [
+            self._append(client, batch_of(sequence, writer=writer), Sequence(sequence - 1), Epoch(2), LLSN(1))
+            for sequence in sequences
+        ]
+        self.executor.flush()
+        return requests
+
+    def _append(self, client: str, data: bytes, prev: Sequence, epoch: Epoch, horizon: LLSN) -> int:
+        request = next(self._requests)
+        message = Append(request, LSID, epoch, prev, horizon, data)
+        self.executor.append(client, message, batch.verify(data), self.now)
         return request
 
     def replicate(self, sequence: int, llsn: int, *entries: bytes, epoch: int = 2) -> None:
-        data = batch_of(sequence, *entries)
-        message = Replicate(LSID, Epoch(epoch), LLSN(llsn), Sequence(sequence - 1), data)
-        self.executor.on_replicate(f"sn/{OTHER}", message, batch.verify(data))
+        """A run of one batch."""
+        self.replicate_run(llsn, (sequence, *(entries or [b"%d" % sequence])), epoch=epoch)
+
+    def replicate_run(self, llsn: int, *batches: tuple[int, *tuple[bytes, ...]], epoch: int = 2) -> None:
+        """A run of batches, each told as its sequence and its entries."""
+        contents = tuple(batch_of(sequence, *entries) for sequence, *entries in batches)
+        prev_sequences = tuple(Sequence(sequence - 1) for sequence, *_ in batches)
+        message = Replicate(LSID, Epoch(epoch), LLSN(llsn), prev_sequences, contents)
+        self.executor.on_replicate(f"sn/{OTHER}", message, list(map(batch.verify, contents)))
 
     def acknowledged(self, end: int, *, epoch: int = 2, accepted: bool = True, snid: int = OTHER) -> None:
         """A backup answers."""
@@ -165,9 +195,19 @@ class Replica:
     def messages(self, kind: type[M]) -> list[M]:
         return [message for _, message in self.sent if isinstance(message, kind)]
 
+    def append_replies(self) -> list[AppendReply]:
+        """Every answer to an append, whether it came alone or with others."""
+        replies: list[AppendReply] = []
+        for _, message in self.sent:
+            if isinstance(message, AppendReply):
+                replies.append(message)
+            elif isinstance(message, AppendReplies):
+                replies += message.each()
+        return replies
+
     def answer(self, request: int) -> str:
         """How an append was answered: its GLSN, the name of an error, or "" if it was not."""
-        replies = [reply for reply in self.messages(AppendReply) if reply.request == request]
+        replies = [reply for reply in self.append_replies() if reply.request == request]
         if not replies:
             return ""
         (reply,) = replies

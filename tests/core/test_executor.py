@@ -8,7 +8,7 @@ from tests.core.replica import LSID, ME, OTHER, THIRD, Replica, cut
 from varlog import errors, limits
 from varlog.core.branches import Branch
 from varlog.core.dedup import DedupTable
-from varlog.core.messages import AppendReply, Replicate, ReplicateAck
+from varlog.core.messages import Replicate, ReplicateAck
 from varlog.core.replication import GIVE_UP_AFTER, RESEND_AFTER
 from varlog.errors import ConsistencyViolation
 from varlog.types import GLSN, LLSN, Epoch
@@ -32,7 +32,7 @@ def test_O1_an_append_is_stored_and_answered_when_it_is_committed() -> None:
     assert replica.commit(3, 4, glsn=17, hwm=17)
     assert replica.answer(second) == "GLSN 17"
     assert replica.ends == (4, 4, 4)
-    (one, _) = replica.messages(AppendReply)
+    (one, _) = replica.append_replies()
     assert (one.llsn, one.count, one.epoch, one.replicas, one.lsid) == (1, 2, 2, 1, LSID)
 
 
@@ -178,7 +178,7 @@ def test_B10_committing_again_is_harmless() -> None:
         assert replica.commit(1, 3)
     assert replica.commit(1, 2)
     assert replica.ends == (3, 3, 3)
-    assert len(replica.messages(AppendReply)) == 2
+    assert len(replica.append_replies()) == 2
 
 
 def test_O2_a_cut_after_a_missing_one_is_not_applied() -> None:

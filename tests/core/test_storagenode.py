@@ -506,8 +506,9 @@ def test_a_damaged_batch_from_the_primary_is_not_taken() -> None:
     replica = Replica().run((OTHER, ME), OTHER)
     node = StorageNode(ME, 1, replica.send, replica.branches.append)
     node.add(replica.executor)
-    node.on_message("sn/2", Replicate(LSID, Epoch(2), LLSN(1), Sequence(0), b"not a batch"), 0.0)
-    assert replica.ends == (1, 1, 1)
+    run = (batch_of(1), b"not a batch", batch_of(3))
+    node.on_message("sn/2", Replicate(LSID, Epoch(2), LLSN(1), tuple(map(Sequence, range(3))), run), 0.0)
+    assert replica.ends == (1, 1, 1), "nor those it came with"
     assert not replica.messages(ReplicateAck)[0].accepted
 
 

@@ -23,6 +23,7 @@ from varlog.core.branches import Branch
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
+    AppendReplies,
     AppendReply,
     CreateStream,
     CreateTopic,
@@ -254,6 +255,9 @@ class Stage:
         with self._event(target, str(letter)):
             if target in self._clients and isinstance(message, AppendReply):
                 self._clients[target].writer.on_reply(message, self._now)
+            elif target in self._clients and isinstance(message, AppendReplies):
+                for reply in message.each():
+                    self._clients[target].writer.on_reply(reply, self._now)
             elif target in self._nodes:
                 self._nodes[target].receive(source, message, self._now)
             elif target == METADATA_REPOSITORY:

@@ -13,6 +13,7 @@ from varlog.core.appending import Committed, Outcome, Rejected
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import (
     Append,
+    AppendReplies,
     AppendReply,
     Commit,
     Cuts,
@@ -74,9 +75,10 @@ def _content(sent: Message) -> str:
             )
         case AppendReply():
             return f"ls {sent.lsid}: {_append_reply(sent)}"
-        case Replicate(lsid, epoch, llsn, _, data):
-            end = llsn + batch.peek_header(data).count
-            return f"ls {lsid} epoch {epoch}: LLSN {span(llsn, end)} {entries(bytes(data))}"
+        case AppendReplies():
+            return f"ls {sent.lsid}: " + "; ".join(map(_append_reply, sent.each()))
+        case Replicate():
+            return f"ls {sent.lsid} epoch {sent.epoch}: {_run(sent)}"
         case ReplicateAck(lsid, _, epoch, accepted, received, durable):
             has = f"has all to LLSN {received - 1}, durable to {durable - 1}"
             return f"ls {lsid} epoch {epoch}: {has}" if accepted else f"ls {lsid} epoch {epoch}: does not follow"
@@ -94,6 +96,15 @@ def _append_reply(reply: AppendReply) -> str:
     if reply.code:
         return f"{error_name(reply.code)}, in epoch {reply.epoch}"
     return f"committed at GLSN {span(reply.glsn, reply.glsn + reply.count)}"
+
+
+def _run(replicate: Replicate) -> str:
+    told, llsn = [], int(replicate.llsn)
+    for data in replicate.batches:
+        end = llsn + batch.peek_header(data).count
+        told.append(f"LLSN {span(llsn, end)} {entries(bytes(data))}")
+        llsn = end
+    return ", ".join(told)
 
 
 def _scan_reply(reply: ScanReply) -> str:

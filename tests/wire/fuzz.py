@@ -24,7 +24,16 @@ from typing import Any
 
 from tests.wire.peers import CLIENT, NODE, SECRET, Recorder, Stranger, join, run, serve, until
 from varlog import limits
-from varlog.core.messages import Append, AppendReply, GetMetadata, Message, Replicate, Report, ScanReply
+from varlog.core.messages import (
+    Append,
+    AppendReplies,
+    AppendReply,
+    GetMetadata,
+    Message,
+    Replicate,
+    Report,
+    ScanReply,
+)
 from varlog.errors import ProtocolError, VarlogError
 from varlog.types import LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, Version
 from varlog.wire import Connection, Ping, Pong, Role, Secret, Server, catalogue
@@ -79,7 +88,8 @@ def some_frame(drawn: random.Random) -> bytes:
     messages: list[Message] = [
         Ping(drawn.getrandbits(64), bytes(min(size, limits.MAX_PING_BYTES))),
         Append(1, LogStreamID(2), Epoch(2), Sequence(3), LLSN(4), drawn.randbytes(size)),
-        Replicate(LogStreamID(2), Epoch(2), LLSN(4), Sequence(3), drawn.randbytes(size)),
+        Replicate(LogStreamID(2), Epoch(2), LLSN(4), (Sequence(3),) * 3, tuple(map(drawn.randbytes, (size, 7, size)))),
+        AppendReplies(LogStreamID(2), Epoch(2), 3, True, 4, *[tuple(range(size // 20))] * 3),
         Report(StorageNodeID(1), 2, 3, Version(4), ((1, 2, 3, 4, 5, True),) * (size // 20), False, False),
         GetMetadata(drawn.getrandbits(32)),
     ]

@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from varlog import limits
-from varlog.core.messages import Append, AppendReply, Message, Replicate, Scan, ScanReply
+from varlog.core.messages import Append, AppendReplies, AppendReply, Message, Replicate, Scan, ScanReply
 from varlog.wire import Ping, catalogue
 
 U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
@@ -20,14 +20,28 @@ NARROW: dict[tuple[type[Message], str], st.SearchStrategy[Any]] = {
     (AppendReply, "code"): st.integers(0, U16),
     (AppendReply, "count"): st.integers(0, U32),
     (AppendReply, "replicas"): st.integers(0, 255),
+    (AppendReplies, "replicas"): st.integers(0, 255),
     (Scan, "max_bytes"): st.integers(0, U32),
     (ScanReply, "code"): st.integers(0, U16),
     (ScanReply, "batches"): st.lists(STORED_LINE, max_size=5).map(tuple),
     (Append, "batch"): st.binary(max_size=40_000),
-    (Replicate, "batch"): st.binary(max_size=40_000),
     (Ping, "payload"): st.binary(max_size=limits.MAX_PING_BYTES),
 }
 """Fields that are narrower on the wire than their type says, or have to be drawn by hand."""
+
+VIEWS: st.SearchStrategy[Any] = st.binary(max_size=300).map(memoryview)
+COLUMNS: dict[type[Message], dict[str, st.SearchStrategy[Any]]] = {
+    AppendReplies: {
+        "requests": st.integers(0, U64),
+        "llsns": st.integers(0, U64),
+        "counts": st.integers(0, U32),
+    },
+    Replicate: {
+        "prev_sequences": st.integers(0, U64),
+        "batches": st.one_of(st.binary(max_size=40_000), VIEWS),
+    },
+}
+"""Fields that are as long as each other, and never empty: what an item of each is."""
 
 CLASSES = [cls for cls, _ in catalogue.CODECS.values()]
 
@@ -44,9 +58,15 @@ def anything() -> st.SearchStrategy[Message]:
 
 def _struct(cls: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls, include_extras=True)
-    names = [field.name for field in msgspec.structs.fields(cls)]
+    columns = COLUMNS.get(cls, {})
+    names = [field.name for field in msgspec.structs.fields(cls) if field.name not in columns]
     fields = {name: NARROW[cls, name] if (cls, name) in NARROW else of_type(hints[name]) for name in names}
-    return st.fixed_dictionaries(fields).map(lambda drawn: cls(**drawn))
+    rows = st.lists(st.tuples(*columns.values()), min_size=1, max_size=6)
+    return st.builds(
+        lambda drawn, rows: cls(**drawn, **dict(zip(columns, zip(*rows, strict=True), strict=False))),
+        st.fixed_dictionaries(fields),
+        rows if columns else st.just([]),
+    )
 
 
 def of_type(wanted: Any) -> st.SearchStrategy[Any]:

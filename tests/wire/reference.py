@@ -12,12 +12,17 @@ from typing import NamedTuple
 
 from varlog import types
 from varlog.core import messages
-from varlog.core.messages import Message, ScanReply
+from varlog.core.messages import AppendReplies, Message, Replicate, ScanReply
 from varlog.errors import VarlogError
 from varlog.wire import catalogue, hello, hot
 
 WIDTHS = {"B": ("u8", 1), "H": ("u16", 2), "I": ("u32", 4), "Q": ("u64", 8), "?": ("bool", 1)}
-SCAN_REPLY = ["request", "lsid", "code", "complete_to", "first", "batches", "detail_bytes"]
+FIXED: dict[type[Message], list[str]] = {
+    AppendReplies: ["lsid", "epoch", "replicas", "synced", "shift", "answers"],
+    ScanReply: ["request", "lsid", "code", "complete_to", "first", "batches", "detail_bytes"],
+    Replicate: ["lsid", "epoch", "llsn", "batches"],
+}
+"""The fixed parts that end with how much follows them; the text beside the tables says what does."""
 STORED = ["glsn", "llsn", "count", "epoch", "version", "time", "length"]
 GROUPS = {
     0: "The hello, and whether anyone is there",
@@ -150,7 +155,7 @@ def packed() -> str:
     sections = []
     for cls, layout in hot.LAYOUTS.items():
         kind = KINDS[cls.__name__]
-        names = SCAN_REPLY if cls is ScanReply else [field.name for field in kind.fields]
+        names = FIXED.get(cls) or [field.name for field in kind.fields]
         rows = list(offsets(layout, names))
         if len(names) > len(layout):
             rows.append((sum(WIDTHS[letter][1] for letter in layout), "bytes", f"`{names[len(layout)]}`"))

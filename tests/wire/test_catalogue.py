@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
@@ -15,12 +15,17 @@ import varlog.wire
 from tests.wire.made import CLASSES, U64, some
 from varlog import errors, limits
 from varlog.batch import Buffer
-from varlog.core.messages import Append, CreateTopic, Message, Replicate, ScanReply
-from varlog.types import LLSN, Epoch, LogStreamID, Sequence
+from varlog.core.messages import Append, AppendReplies, AppendReply, CreateTopic, Message, Replicate, ScanReply
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence
 from varlog.wire import Ping, catalogue, hot
 from varlog.wire.hello import Refused
 
 HEADER = 8
+
+
+def run(*batches: bytes) -> Replicate:
+    prev_sequences = tuple(map(Sequence, range(len(batches))))
+    return Replicate(LogStreamID(1), Epoch(2), LLSN(3), prev_sequences, batches)
 
 
 def kinds_of(cls: type[Message]) -> Iterator[type[Message]]:
@@ -73,9 +78,18 @@ def test_batches_may_be_any_buffer() -> None:
 def test_a_large_batch_is_sent_from_where_it_lies() -> None:
     content = bytes(hot.JOIN_BYTES + 1)
     pieces: list[Buffer] = []
-    message = Replicate(LogStreamID(1), Epoch(2), LLSN(3), Sequence(4), content)
-    catalogue.ENCODERS[Replicate](message, pieces.append)
+    message = Append(1, LogStreamID(1), Epoch(2), Sequence(3), LLSN(4), content)
+    catalogue.ENCODERS[Append](message, pieces.append)
     assert pieces[-1] is content
+
+
+def test_the_batches_of_a_large_run_are_sent_from_where_they_lie() -> None:
+    contents = tuple(bytes(hot.RUN_BYTES // 2 + 1) for _ in range(2))
+    pieces: list[Buffer] = []
+    size = catalogue.ENCODERS[Replicate](run(*contents), pieces.append)
+    assert pieces[-2:] == list(contents)
+    assert all(piece is content for piece, content in zip(pieces[-2:], contents, strict=True))
+    assert size == sum(map(len, pieces))
 
 
 def test_a_small_message_owns_its_bytes_and_a_large_one_refers_to_its_frame() -> None:
@@ -101,10 +115,9 @@ def line(batch: bytes) -> tuple[int, int, int, int, int, int, bytes]:
             Append(1, LogStreamID(1), Epoch(2), Sequence(0), LLSN(1), bytes(limits.MAX_BATCH_BYTES + 1)),
             errors.BatchTooLarge,
         ),
-        (
-            Replicate(LogStreamID(1), Epoch(2), LLSN(1), Sequence(0), bytes(limits.MAX_BATCH_BYTES + 1)),
-            errors.BatchTooLarge,
-        ),
+        (run(bytes(limits.MAX_BATCH_BYTES + 1)), errors.BatchTooLarge),
+        (run(bytes(limits.MAX_BATCH_BYTES), b"x"), errors.BatchTooLarge),
+        (run(*[b""] * (limits.REPLICATE_BATCHES + 1)), errors.BatchTooLarge),
         (ScanReply(1, LogStreamID(1), 0, (line(bytes(hot.MAX_SCAN_REPLY)),)), errors.InvalidArgument),
         (CreateTopic(1, "x" * limits.MAX_CONTROL_BYTES, 3, 2), errors.InvalidArgument),
         (Refused(1, "x" * limits.HELLO_BYTES), errors.InvalidArgument),
@@ -118,13 +131,18 @@ def test_what_is_larger_than_its_limit_is_not_sent(message: Message, error: type
     assert not pieces
 
 
-def test_the_largest_batch_fits() -> None:
+def test_the_largest_messages_fit() -> None:
     batch = bytes(limits.MAX_BATCH_BYTES)
     append = Append(1, LogStreamID(1), Epoch(2), Sequence(0), LLSN(1), batch)
-    replicate = Replicate(LogStreamID(1), Epoch(2), LLSN(1), Sequence(0), batch)
+    fewest, most = (
+        run(batch),
+        run(*[bytes(limits.MAX_BATCH_BYTES // limits.REPLICATE_BATCHES)] * limits.REPLICATE_BATCHES),
+    )
+    column = (1,) * limits.MAX_UNCOMMITTED_BATCHES
+    replies = AppendReplies(LogStreamID(1), Epoch(2), 3, True, 4, column, column, column)
     many_small = [line(bytes(48))] * (limits.SCAN_REPLY_BYTES // 48)
     scanned = ScanReply(1, LogStreamID(1), 0, (*many_small, line(batch)))
-    for message in (append, replicate, scanned):
+    for message in (append, fewest, most, replies, scanned):
         frame = catalogue.encode(message)
         assert len(frame) - HEADER <= catalogue.CODECS[catalogue.NUMBERS[type(message)]][1].most
 
@@ -152,6 +170,108 @@ def test_batches_fill_a_reply_exactly(change, complaint: str) -> None:  # type: 
     codec = catalogue.CODECS[catalogue.NUMBERS[ScanReply]][1]
     with pytest.raises(errors.ProtocolError, match=complaint):
         codec.decode(memoryview(body), 0, len(body))
+
+
+def test_the_answers_of_one_message_are_those_it_was_made_of() -> None:
+    sent = AppendReplies(LogStreamID(1), Epoch(2), 3, True, 90, (7, 5), (10, 14), (4, 1))
+    for message in decoded(catalogue.encode(sent)):
+        assert isinstance(message, AppendReplies)
+        assert list(message.each()) == [
+            AppendReply(7, LogStreamID(1), 0, Epoch(2), GLSN(100), LLSN(10), 4, 3, True),
+            AppendReply(5, LogStreamID(1), 0, Epoch(2), GLSN(104), LLSN(14), 1, 3, True),
+        ]
+
+
+RUN_COUNT, REPLIES_COUNT = struct.calcsize("<QQQ"), struct.calcsize("<QQB?Q")
+"""Where in the bodies of these messages it stands how long their columns are."""
+
+
+def first_time(message: Message) -> bytes:
+    """Encoded by a codec that has never encoded anything."""
+    pieces: list[Buffer] = []
+    hot.replicate(catalogue.NUMBERS[Replicate]).encode(message, pieces.append)
+    return b"".join(pieces)
+
+
+def told(number: int, at: int, body: bytes) -> bytes:
+    return body[:at] + struct.pack("<I", number) + body[at + 4 :]
+
+
+def length(number: int, of: int, body: bytes) -> bytes:
+    """Another length of one of two batches."""
+    return told(number, RUN_COUNT + 4 + 2 * 8 + 4 * of, body)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda body: body[:-1], "end at byte 59 of 58"),
+        (lambda body: body + b"x", "end at byte 59 of 60"),
+        (lambda body: length(4, 0, body), "end at byte 60 of 59"),
+        (lambda body: length(3, 1, body), "end at byte 58 of 59"),
+        (lambda body: length((1 << 32) - 1, 0, body), "end at byte"),
+        (lambda body: told(0, RUN_COUNT, body), "0 batches"),
+        (lambda body: told(1, RUN_COUNT, body), "end at byte"),
+        (lambda body: told(3, RUN_COUNT, body), "3 batches in 59 bytes"),
+        (lambda body: told((1 << 32) - 1, RUN_COUNT, body), "4294967295 batches"),
+        (lambda body: body[: RUN_COUNT + 4 + 11], "2 batches in 39 bytes"),
+        (lambda body: told(limits.REPLICATE_BATCHES + 1, RUN_COUNT, body) + bytes(100_000), "1025 batches"),
+    ],
+)
+def test_batches_fill_a_run_exactly(change: Callable[[bytes], bytes], complaint: str) -> None:
+    body = change(catalogue.encode(run(b"abc", b"defg"))[HEADER:])
+    codec = catalogue.CODECS[catalogue.NUMBERS[Replicate]][1]
+    for decode in (codec.decode, codec.adopt):
+        with pytest.raises(errors.ProtocolError, match=complaint):
+            decode(memoryview(body), 0, len(body))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda body: body[:-1], "2 acknowledgements in 69 bytes"),
+        (lambda body: body + b"x", "2 acknowledgements in 71 bytes"),
+        (lambda body: told(1, REPLIES_COUNT, body), "1 acknowledgements in 70 bytes"),
+        (lambda body: told(3, REPLIES_COUNT, body), "3 acknowledgements in 70 bytes"),
+        (lambda body: told((1 << 32) - 1, REPLIES_COUNT, body), "4294967295 acknowledgements"),
+    ],
+)
+def test_answers_fill_their_message_exactly(change: Callable[[bytes], bytes], complaint: str) -> None:
+    sent = AppendReplies(LogStreamID(1), Epoch(2), 3, True, 90, (7, 5), (10, 14), (4, 1))
+    body = change(catalogue.encode(sent)[HEADER:])
+    codec = catalogue.CODECS[catalogue.NUMBERS[AppendReplies]][1]
+    with pytest.raises(errors.ProtocolError, match=complaint):
+        codec.decode(memoryview(body), 0, len(body))
+
+
+@pytest.mark.parametrize("columns", [((), ()), ((1,), ()), ((), (1,))])
+def test_columns_of_different_lengths_are_not_sent(columns: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+    llsns, counts = ((1, 2, *more) for more in columns)
+    unequal = AppendReplies(LogStreamID(1), Epoch(2), 3, True, 90, (1, 2, 3), llsns, counts)
+    lacking = Replicate(LogStreamID(1), Epoch(2), LLSN(3), (Sequence(0),), (b"abc", b"defg"))
+    pieces: list[Buffer] = []
+    for message in (unequal, lacking):
+        with pytest.raises(struct.error, match="pack expected"):
+            catalogue.ENCODERS[type(message)](message, pieces.append)
+    assert not pieces
+
+
+@given(st.lists(some(Replicate), min_size=1, max_size=4), st.lists(st.integers(min_value=0), min_size=1, max_size=20))
+def test_the_frame_of_a_run_is_never_taken_for_that_of_another(runs: list[Message], order: list[int]) -> None:
+    """Whatever goes to however many backups in whatever order; some differ in little."""
+    runs += [msgspec.structs.replace(message, epoch=message.epoch ^ 1) for message in runs]  # type: ignore[attr-defined]
+    for at in order:
+        sent = runs[at % len(runs)]
+        frame = catalogue.encode(sent)
+        assert frame == first_time(sent)
+        assert decoded(frame) == [sent, sent]
+
+
+def test_a_run_that_is_gone_does_not_lend_its_bytes_to_the_next() -> None:
+    """However the memory of one is used again for the other."""
+    for number in range(1000):
+        sent = run(b"%d" % number)
+        assert decoded(catalogue.encode(sent)) == [sent, sent]
 
 
 def test_fields_may_be_added_at_the_end() -> None:

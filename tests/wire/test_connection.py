@@ -47,9 +47,12 @@ def test_batches_of_every_size_arrive(run_on: Callable[[Coroutine[Any, Any, None
         connection = await join(server, here)
         batch = random.Random(size).randbytes(size)
         line = (1, 2, 3, 4, 5, 6, batch)
-        replicate = Replicate(LogStreamID(1), Epoch(2), LLSN(3), Sequence(4), batch)
+        runs = [
+            Replicate(LogStreamID(1), Epoch(2), LLSN(3), tuple(map(Sequence, range(count))), (batch,) * count)
+            for count in (1, 3)
+        ]
         replies = [ScanReply(number, LogStreamID(1), 0, (line,) * number) for number in (1, 2)]
-        sent: list[Message] = [append(batch), GetMetadata(1), replicate, *replies, Ping(9)]
+        sent: list[Message] = [append(batch), GetMetadata(1), *runs, *replies, Ping(9)]
         for message in sent:
             connection.send(message)
         assert await there.received(len(sent)) == sent

@@ -30,6 +30,7 @@ from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.invariants import Invariant
 from varlog.core.messages import (
     Append,
+    AppendReplies,
     AppendReply,
     ReplicaInfo,
     ReplicaReply,
@@ -267,22 +268,52 @@ class LogStreamExecutor:
             source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas), self.log.synced)
         )
 
+    def _acknowledge_all(self, batches: Seq[Pending], cc: CommitContext) -> None:
+        """Answer everyone whose batch a cut commits, each client with one message."""
+        answers: dict[Address, list[tuple[int, LLSN, int]]] = {}
+        for batch in batches:
+            for source, request in batch.waiters:
+                answer = (request, batch.llsn, batch.count)
+                if source in answers:
+                    answers[source].append(answer)
+                else:
+                    answers[source] = [answer]
+        shift = cc.glsn_begin - cc.llsn_begin
+        for source, answer_list in answers.items():
+            if len(answer_list) == 1:
+                ((request, llsn, count),) = answer_list
+                self._acknowledge(source, request, GLSN(llsn + shift), llsn, count, cc.epoch)
+            else:
+                columns = tuple(zip(*answer_list, strict=True))
+                replies = AppendReplies(self.lsid, cc.epoch, len(self.replicas), self.log.synced, shift, *columns)
+                self._send(source, replies)
+
     # Replication
 
-    def on_replicate(self, source: Address, message: Replicate, header: BatchHeader) -> None:
-        """A batch from the primary: taken only in the same epoch and exactly at the end (O1)."""
+    def on_replicate(self, source: Address, message: Replicate, headers: Seq[BatchHeader]) -> None:
+        """Batches from the primary: taken only in the same epoch and exactly at the end (O1). They are acknowledged
+        when they are durable, by a cut or by the tick."""
         if message.epoch != self.epoch or self.state is not RUNNING or self.primary == self.snid or not self.healthy:
             self.refuse_replicate(source, message)
-        elif self._promise is not None or self._pending.is_full(len(message.batch)):
+            return
+        if self._promise is not None:
             return  # the primary sends it again, or gives up
-        elif message.llsn == self.end:
-            self._store(message.prev_sequence, header, message.batch)  # acknowledged when it is durable, by a cut or by the tick
-        else:
-            self._check_repeated(message, header)
+        llsn: int = message.llsn
+        misplaced = False
+        for header, prev_sequence, batch in zip(headers, message.prev_sequences, message.batches, strict=True):
+            if llsn != self.end:
+                misplaced = True
+                self._check_repeated(LLSN(llsn), header)
+            elif self._pending.is_full(header.length):
+                break
+            else:
+                self._store(prev_sequence, header, batch)
+            llsn += header.count
+        if misplaced:
             self._send_ack(source)
 
-    def _check_repeated(self, message: Replicate, header: BatchHeader) -> None:
-        stored = self._pending.at(message.llsn)
+    def _check_repeated(self, llsn: LLSN, header: BatchHeader) -> None:
+        stored = self._pending.at(llsn)
         if stored is not None:
             invariants.require(
                 Invariant.ONE_CONTENT,
@@ -307,6 +338,11 @@ class LogStreamExecutor:
         else:
             self._observe(Branch.M7_BACKUP_REFUSED)
             self.seal_self()
+
+    def flush(self) -> None:
+        """Send the backups what was appended."""
+        if self._backups is not None:
+            self._backups.flush()
 
     def on_peer_connected(self, snid: StorageNodeID, now: float) -> None:
         """There is a new connection to another node."""
@@ -423,10 +459,7 @@ class LogStreamExecutor:
             cc.hwm >= self.global_hwm,
             f"log stream {self.lsid}: {cc} is below {self.global_hwm}",
         )
-        shift = cc.glsn_begin - cc.llsn_begin
-        for batch in self._pending.commit(cc.llsn_end):
-            for source, request in batch.waiters:
-                self._acknowledge(source, request, GLSN(batch.llsn + shift), batch.llsn, batch.count, cc.epoch)
+        self._acknowledge_all(self._pending.commit(cc.llsn_end), cc)
         if self.dedup.commit(cc):
             self._observe(Branch.RULE18_EXPIRED)
         self.commits += 1

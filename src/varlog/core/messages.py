@@ -13,6 +13,8 @@ Tuples inside messages are plain, because one message carries thousands of them:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from varlog.types import (
@@ -70,6 +72,26 @@ class AppendReply(Message, frozen=True):
     synced: bool = True
 
 
+class AppendReplies(Message, frozen=True):
+    """The acknowledgements that one cut gives to one client: as many `AppendReply` with code 0, in columns."""
+
+    lsid: LogStreamID
+    epoch: Epoch
+    replicas: int
+    synced: bool
+    shift: int
+    """GLSN - LLSN, which is the same for all that one cut commits of a log stream."""
+    requests: tuple[int, ...]
+    llsns: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    def each(self) -> Iterator[AppendReply]:
+        """The acknowledgements one by one."""
+        lsid, epoch, replicas, synced, shift = self.lsid, self.epoch, self.replicas, self.synced, self.shift
+        for request, llsn, count in zip(self.requests, self.llsns, self.counts, strict=True):
+            yield AppendReply(request, lsid, 0, epoch, GLSN(llsn + shift), LLSN(llsn), count, replicas, synced)
+
+
 class Scan(Message, frozen=True):
     """Read the committed batches of one log stream from a position on."""
 
@@ -98,11 +120,14 @@ class ScanReply(Message, frozen=True):
 
 
 class Replicate(Message, frozen=True):
+    """Consecutive batches of the primary, the first of them at `llsn`."""
+
     lsid: LogStreamID
     epoch: Epoch
     llsn: LLSN
-    prev_sequence: Sequence
-    batch: bytes | memoryview
+    prev_sequences: tuple[Sequence, ...]
+    """Of each batch, as its Append had it (rule 18)."""
+    batches: tuple[bytes | memoryview, ...]
 
 
 class ReplicateAck(Message, frozen=True):

@@ -1,17 +1,19 @@
 """The primary's view of its backups in one epoch.
 
-Every batch is sent to every backup as it is appended. A cut is proof that every backup has what it commits; only where
-no cut comes does a backup say how far it is, at its next tick. One that says nothing new for a while is sent what it
-lacks again, from what it has; only uncommitted batches can be lacking, because a cut needs all replicas of the set, so
-the primary keeps exactly those. A backup that stays silent although something is outstanding is given up: the caller seals
-itself and leaves the rest to the manager (M7).
+Every batch is sent to every backup, together with the others that were appended in the same turn. A cut is proof that
+every backup has what it commits; only where no cut comes does a backup say how far it is, at its next tick. One that
+says nothing new for a while is sent what it lacks again, from what it has; only uncommitted batches can be lacking,
+because a cut needs all replicas of the set, so the primary keeps exactly those. A backup that stays silent although
+something is outstanding is given up: the caller seals itself and leaves the rest to the manager (M7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final, Protocol
 
+from varlog import limits
 from varlog.core.address import Address, Send, node_address
 from varlog.core.messages import Replicate, ReplicateAck
 from varlog.types import LLSN, Epoch, LogStreamID, Sequence, StorageNodeID
@@ -26,6 +28,7 @@ class Replicable(Protocol):
 
     llsn: LLSN
     prev_sequence: Sequence
+    size: int
     batch: bytes | memoryview | None
 
     @property
@@ -55,18 +58,26 @@ class Backups:
         self._end = end
         self._now = now
         """As of the last look at the clock, a fraction of a second ago at most."""
+        self._unsent: list[Replicable] = []
         self._backups = {snid: _Backup(snid, end, now) for snid in snids}
 
     def replicate(self, batch: Replicable, now: float) -> None:
-        """Send a new batch to every backup."""
-        self._now = now
-        message = self._message(batch)
-        end, send = self._end, self._send
-        for backup in self._backups.values():
-            if backup.durable_end == end:  # nothing was outstanding: the waiting starts here
-                backup.heard = backup.sent = now
-            send(backup.address, message)
+        """A new batch for every backup; it is sent by `flush`."""
+        if not self._unsent:
+            self._now = now
+            end = self._end
+            for backup in self._backups.values():
+                if backup.durable_end == end:  # nothing was outstanding: the waiting starts here
+                    backup.heard = backup.sent = now
+        self._unsent.append(batch)
         self._end = batch.end
+
+    def flush(self) -> None:
+        """Send what is new to every backup, as few messages as it takes."""
+        unsent, self._unsent = self._unsent, []
+        for message in self._messages(unsent):
+            for backup in self._backups.values():
+                self._send(backup.address, message)
 
     def acknowledged(self, message: ReplicateAck, now: float) -> None:
         """A backup says how far it is."""
@@ -107,14 +118,25 @@ class Backups:
         return False
 
     def _resend(self, address: Address, begin: LLSN, outstanding: Iterable[Replicable]) -> None:
-        count = 0
-        for batch in outstanding:
-            if batch.llsn >= begin:
-                self._send(address, self._message(batch))
-                count += 1
-                if count == RESEND_BATCHES:
-                    return
+        lacking = (batch for batch in outstanding if batch.llsn >= begin)
+        for message in self._messages(islice(lacking, RESEND_BATCHES)):
+            self._send(address, message)
 
-    def _message(self, batch: Replicable) -> Replicate:
-        assert batch.batch is not None, "the primary keeps what it may have to send again"
-        return Replicate(self._lsid, self._epoch, batch.llsn, batch.prev_sequence, batch.batch)
+    def _messages(self, batches: Iterable[Replicable]) -> Iterator[Replicate]:
+        """Runs of consecutive batches, none larger than it may be unless it is a single batch."""
+        run: list[Replicable] = []
+        size = 0
+        for batch in batches:
+            if run and (size + batch.size > limits.REPLICATE_BYTES or len(run) == limits.REPLICATE_BATCHES):
+                yield self._message(run)
+                run, size = [], 0
+            run.append(batch)
+            size += batch.size
+        if run:
+            yield self._message(run)
+
+    def _message(self, run: list[Replicable]) -> Replicate:
+        # The primary keeps what it may have to send again, so every batch of a run has its bytes.
+        prev_sequences = tuple([batch.prev_sequence for batch in run])
+        contents = tuple([batch.batch for batch in run if batch.batch is not None])
+        return Replicate(self._lsid, self._epoch, run[0].llsn, prev_sequences, contents)

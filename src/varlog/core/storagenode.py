@@ -81,6 +81,7 @@ class StorageNode:
         self._hwms: dict[TopicID, GLSN] = {}
         """As of `version`."""
         self._fetched: dict[LogStreamID, float] = {}
+        self._appended: dict[LogStreamExecutor, None] = {}
         self._seq = 0
         self._asks = True
         self._reported = -KEEP_ALIVE
@@ -109,6 +110,7 @@ class StorageNode:
             del self._of_topic[executor.tpid]
             self._hwms.pop(executor.tpid, None)
         self._fetched.pop(lsid, None)
+        self._appended.pop(executor, None)
         for waiting in self._waiting.pop(lsid, ()):
             self._answer_unknown(waiting.source, waiting.scan)
 
@@ -167,14 +169,15 @@ class StorageNode:
             self._send(source, AppendReply(message.request, message.lsid, error.code, executor.epoch))
             return
         executor.append(source, message, header, now)
+        self._appended[executor] = None
 
     def _on_replicate(self, executor: LogStreamExecutor, source: Address, message: Replicate, _now: float) -> None:
         try:
-            header = batch.verify(message.batch)
+            headers = [batch.verify(content) for content in message.batches]
         except errors.VarlogError:
             executor.refuse_replicate(source, message)
         else:
-            executor.on_replicate(source, message, header)
+            executor.on_replicate(source, message, headers)
 
     def _answer_unknown(self, source: Address, message: Message) -> None:
         code = errors.UnknownLogStream.code
@@ -379,7 +382,11 @@ class StorageNode:
         self._waiting[executor.lsid] = [w for w in waiting if w.deadline > now]
 
     def flush(self, now: float) -> None:
-        """Report what changed, all log streams in one message."""
+        """Send the backups what was appended, then report what changed, all log streams in one message."""
+        if self._appended:
+            for executor in self._appended:
+                executor.flush()
+            self._appended.clear()
         changed = [executor for executor in self._executors.values() if executor.changed]
         if changed:
             self._report(changed, now, full=False)

@@ -19,6 +19,7 @@ from varlog.core.appending import Committed, Outcome, Rejected, Writer, WriterOp
 from varlog.core.branches import Observe
 from varlog.core.merging import Chunk
 from varlog.core.messages import (
+    AppendReplies,
     AppendReply,
     Decided,
     GetMetadata,
@@ -175,7 +176,7 @@ class WriterClient(ClientHost):
         history = self.shared.history
         match outcome:
             case Committed():
-                history.ok(operation, glsn=outcome.glsn, lsid=outcome.lsid, epoch=outcome.epoch)
+                history.ok(operation, glsn=outcome.glsn, lsid=outcome.log_stream, epoch=outcome.epoch)
                 self.shared.learn(outcome.glsn + outcome.count - 1)
             case Rejected(code):
                 history.rejected(operation, errors.VarlogError.registry[code].__name__)
@@ -183,7 +184,10 @@ class WriterClient(ClientHost):
                 history.unknown(operation, "Unknown")
 
     def on_message(self, message: Message) -> None:
-        if isinstance(message, AppendReply):
+        if isinstance(message, AppendReplies):
+            for reply in message.each():
+                self.on_message(reply)
+        elif isinstance(message, AppendReply):
             self._writer.on_reply(message, self.now)
 
     def on_metadata(self) -> None:

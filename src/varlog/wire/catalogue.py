@@ -28,6 +28,7 @@ HOT: Final[Sequence[tuple[int, type[Message], Callable[[int], Codec]]]] = [
     (9, hot.Pong, hot.pong),
     (16, core.Append, hot.append),
     (17, core.AppendReply, hot.append_reply),
+    (20, core.AppendReplies, hot.append_replies),
     (18, core.Scan, hot.scan),
     (19, core.ScanReply, hot.scan_reply),
     (24, core.Replicate, hot.replicate),

@@ -11,6 +11,7 @@ The reader of frames has checked the body's length against the codec's bounds be
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from varlog import limits
 from varlog.batch import Buffer
 from varlog.core.messages import (
     Append,
+    AppendReplies,
     AppendReply,
     Message,
     Replicate,
@@ -36,6 +38,11 @@ Decode = Callable[[memoryview, int, int], Message]
 
 JOIN_BYTES: Final = 16 * limits.KIB
 """A batch up to this size is copied behind its header; a larger one is sent from where it lies."""
+
+SMALL_BATCH: Final = 2 * limits.KIB
+"""Batches of this size or less are copied for no more than a view of them costs."""
+RUN_BYTES: Final = 64 * limits.KIB
+"""Of several batches together, likewise."""
 
 FRAME: Final = "<IHH"
 
@@ -71,14 +78,17 @@ LAYOUTS: Final[dict[type[Message], str]] = {
     Pong: "QQ",
     Append: "QQQQQ",
     AppendReply: "QQHQQQIB?",
+    AppendReplies: "QQB?QI",
     Scan: "QQQI?",
     ScanReply: "QQHQQIH",
-    Replicate: "QQQQ",
+    Replicate: "QQQI",
     ReplicateAck: "QQQ?QQ",
 }
-"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Only a `ScanReply` differs:
+"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Three differ. `ScanReply`:
 its fixed part is request, lsid, code, complete_to, first, number of batches and bytes of detail; the detail and the
-batches follow, each batch behind a `STORED`."""
+batches follow, each batch behind a `STORED`. `AppendReplies` and `Replicate`: the fixed part ends with the number n of
+what follows in columns: n requests, n llsns (u64 each) and n counts (u32); or n previous sequences (u64), the lengths
+of n batches (u32), and the batches."""
 
 STORED: Final = Struct("<QQIQQQI")
 """Before each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
@@ -188,31 +198,84 @@ def append_reply(number: int) -> Codec:
     return Codec(encode, decode, decode, size, size)
 
 
-def replicate(number: int) -> Codec:
-    pack, unpack, _ = _fixed(Replicate)
+def append_replies(number: int) -> Codec:
+    pack, unpack, head = _fixed(AppendReplies)
+    each = 8 + 8 + 4
 
-    def encode(message: Replicate, out: Out) -> int:
-        batch = message.batch
-        size = len(batch)
-        if size > JOIN_BYTES:
-            _payload_size(batch, limits.MAX_BATCH_BYTES)
-        head = pack(32 + size, number, 0, message.lsid, message.epoch, message.llsn, message.prev_sequence)
-        if size <= JOIN_BYTES:
-            out(head + batch)
-        else:
-            out(head)
-            out(batch)
-        return 40 + size
+    def encode(message: AppendReplies, out: Out) -> int:
+        n = len(message.requests)
+        size = head + n * each
+        fixed = pack(
+            size, number, 0, message.lsid, message.epoch, message.replicas, message.synced, message.shift, n
+        )  # fmt: skip
+        out(fixed + struct.pack(f"<{2 * n}Q{n}I", *message.requests, *message.llsns, *message.counts))
+        return 8 + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
-        lsid, epoch, llsn, prev_sequence = unpack(view, begin)
-        return Replicate(lsid, epoch, llsn, prev_sequence, view[begin + 32 : end].tobytes())
+        lsid, epoch, replicas, synced, shift, n = unpack(view, begin)
+        if end - begin != head + n * each:
+            raise ProtocolError(f"{n} acknowledgements in {end - begin} bytes")
+        columns = struct.unpack_from(f"<{2 * n}Q{n}I", view, begin + head)
+        return AppendReplies(
+            lsid, epoch, replicas, synced, shift, columns[:n], columns[n : 2 * n], columns[2 * n :]
+        )  # fmt: skip
 
-    def adopt(view: memoryview, begin: int, end: int) -> Message:
-        lsid, epoch, llsn, prev_sequence = unpack(view, begin)
-        return Replicate(lsid, epoch, llsn, prev_sequence, view[begin + 32 : end])
+    return Codec(encode, decode, decode, head, head + each * limits.MAX_UNCOMMITTED_BATCHES)
 
-    return Codec(encode, decode, adopt, 32, 32 + limits.MAX_BATCH_BYTES)
+
+def replicate(number: int) -> Codec:
+    pack, unpack, head = _fixed(Replicate)
+    each = 8 + 4
+    most, most_bytes = limits.REPLICATE_BATCHES, limits.MAX_BATCH_BYTES
+    # The last small message and its frame: it goes to every backup, and is packed once. They are one tuple, so that
+    # loops in several threads can never take a message for another.
+    last: tuple[Replicate | None, bytes] = (None, b"")
+
+    def encode(message: Replicate, out: Out) -> int:
+        nonlocal last
+        known, frame = last
+        if known is message:
+            out(frame)
+            return len(frame)
+        batches = message.batches
+        lengths = list(map(len, batches))
+        n, size = len(batches), sum(lengths)
+        if n > most or size > most_bytes:
+            raise BatchTooLarge(f"{n} batches of {size} bytes; a message holds at most {most} of {most_bytes} in all")
+        body = head + n * each + size
+        fixed = pack(body, number, 0, message.lsid, message.epoch, message.llsn, n)
+        columns = struct.pack(f"<{n}Q{n}I", *message.prev_sequences, *lengths)
+        if size <= RUN_BYTES:
+            frame = b"".join((fixed, columns, *batches))
+            last = (message, frame)
+            out(frame)
+        else:
+            out(fixed + columns)
+            for batch in batches:
+                out(batch)
+        return 8 + body
+
+    def adopt(body: bytes | memoryview, begin: int, end: int) -> Message:
+        lsid, epoch, llsn, n = unpack(body, begin)
+        at = begin + head + n * each
+        if not 0 < n <= most or at > end:
+            raise ProtocolError(f"{n} batches in {end - begin} bytes")
+        columns = struct.unpack_from(f"<{n}Q{n}I", body, begin + head)
+        batches = []
+        for length in columns[n:]:
+            batches.append(body[at : at + length])
+            at += length
+        if at != end:
+            raise ProtocolError(f"the batches of a message to a backup end at byte {at - begin} of {end - begin}")
+        return Replicate(lsid, epoch, llsn, columns[:n], tuple(batches))
+
+    def decode(view: memoryview, begin: int, end: int) -> Message:
+        """Copies the body once; large batches refer into the copy, small ones are worth one of their own."""
+        body = view[begin:end].tobytes()
+        n = unpack(body)[3]
+        return adopt(body if len(body) <= n * SMALL_BATCH else memoryview(body), 0, end - begin)
+
+    return Codec(encode, decode, adopt, head, head + each * most + most_bytes)
 
 
 def replicate_ack(number: int) -> Codec:
