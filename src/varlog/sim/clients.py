@@ -176,7 +176,7 @@ class WriterClient(ClientHost):
         history = self.shared.history
         match outcome:
             case Committed():
-                history.ok(operation, glsn=outcome.glsn, lsid=outcome.log_stream, epoch=outcome.epoch)
+                history.ok(operation, glsn=outcome.glsn, lsid=outcome.lsid, epoch=outcome.epoch)
                 self.shared.learn(outcome.glsn + outcome.count - 1)
             case Rejected(code):
                 history.rejected(operation, errors.VarlogError.registry[code].__name__)
