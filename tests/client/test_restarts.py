@@ -138,9 +138,9 @@ def test_an_idle_client_has_no_timer_and_says_nothing(tmp_path: Path) -> None:
         async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
             await log.append(b"x")
             await log.tail()
-            await until(lambda: log._session._ticker is None)
+            await until(lambda: log._session.ticker is None)
             heard = [len(puppet.heard) for puppet in (*stage.repositories, *stage.nodes.values())]
-            await until(lambda: log._session._ticker is None)
+            await until(lambda: log._session.ticker is None)
             assert heard == [len(puppet.heard) for puppet in (*stage.repositories, *stage.nodes.values())]
 
     run(main())

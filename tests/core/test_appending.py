@@ -10,7 +10,7 @@ import pytest
 from tests.core.sketch import TOPIC, metadata, stream
 from varlog import batch, errors, limits
 from varlog.core.appending import Committed, Outcome, Rejected, Undecided, Writer, WriterOptions
-from varlog.core.messages import Append, AppendReply, Message, StreamInfo
+from varlog.core.messages import Append, AppendReplies, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing
 from varlog.types import GLSN, LLSN, Epoch, StorageNodeID, StreamStatus, WriterID
 
@@ -170,7 +170,7 @@ def test_O1_a_committed_batch_is_told_with_its_position() -> None:
     bench = Bench(stream(1))
     (append,) = bench.append(1)
     bench.committed(append, glsn=42)
-    assert bench.outcomes == {1: Committed(GLSN(42), LLSN(42), 1, append.lsid, Epoch(2), 3, True)}
+    assert bench.outcomes == {1: Committed(GLSN(42), 1, LLSN(42), append.lsid, Epoch(2), 3, True)}
     assert bench.writer.outstanding == 0
 
 
@@ -590,3 +590,66 @@ def test_a_writer_goes_back_to_the_log_stream_it_prefers_when_nothing_is_under_w
     bench.learn(stream(1), stream(2, epoch=4))
     (third,) = bench.append(3)
     assert third.lsid == 2
+
+
+# Acknowledgements of a whole cut
+
+
+def replies(appends: list[Append], first: int, *, shift: int = 0) -> AppendReplies:
+    """One cut has committed these, in this order, from an LLSN on."""
+    llsns = tuple(range(first, first + len(appends)))
+    requests = tuple(append.request for append in appends)
+    lsid, epoch = appends[0].lsid, appends[0].epoch
+    return AppendReplies(lsid, epoch, 3, True, shift, requests, llsns, (1,) * len(appends))
+
+
+def test_one_cut_settles_all_it_has_committed_and_lets_others_go() -> None:
+    bench = Bench(stream(1), window=3)
+    first = bench.append(1, 2, 3, 4, 5)
+    assert len(first) == 3
+    bench.writer.on_replies(replies(first, 7, shift=10), bench.now)
+    assert bench.outcomes == {
+        number: Committed(GLSN(16 + number), 1, LLSN(6 + number), first[0].lsid, Epoch(2), 3, True)
+        for number in (1, 2, 3)
+    }
+    assert bench.outcomes[1].end == 18  # type: ignore[union-attr]
+    behind = bench.messages[3:]
+    assert sequences(behind) == [(3, 4), (4, 5)]
+    assert [append.horizon for append in behind] == [10, 10], "how far it knows the log stream to be committed"
+
+
+def test_a_cut_that_is_told_twice_or_late_settles_nothing_twice() -> None:
+    bench = Bench(stream(1))
+    first = bench.append(1, 2)
+    again = bench.pass_time()
+    bench.writer.on_replies(replies(again, 1), bench.now)
+    bench.writer.on_replies(replies(first, 1), bench.now)
+    bench.writer.on_replies(replies(again, 1), bench.now)
+    assert [outcome.glsn for outcome in bench.outcomes.values() if isinstance(outcome, Committed)] == [1, 2]
+    assert bench.writer.outstanding == 0
+    assert sequences(bench.append(3)) == [(2, 3)]
+
+
+def test_a_cut_may_be_told_of_later_batches_first() -> None:
+    bench = Bench(stream(1))
+    first, second, third = bench.append(1, 2, 3)
+    bench.writer.on_replies(replies([second, third], 2), bench.now)
+    assert sequences(bench.append(4)) == [(3, 4)]
+    bench.writer.on_replies(replies([first], 1), bench.now)
+    assert sequences(bench.append(5)) == [(4, 5)]
+    assert list(bench.outcomes) == [2, 3, 1]
+
+
+# Giving up
+
+
+def test_what_is_abandoned_is_handed_back_once_and_never_settled() -> None:
+    bench = Bench(stream(1), window=2)
+    sent = bench.append(1, 2, 3, deadline=1.0)
+    bench.committed(sent[0], 1)
+    assert bench.writer.abandon() == [2, 3]
+    assert bench.writer.abandon() == []
+    assert bench.writer.outstanding == 0
+    bench.writer.on_replies(replies(sent, 1), bench.now)
+    bench.pass_time(5.0)
+    assert list(bench.outcomes) == [1]

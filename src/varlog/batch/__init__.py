@@ -204,7 +204,7 @@ def encode(
     zstd does not make smaller is left as it is.
     """
     if type(entries) is list and len(entries) == 1 and not (codec or flags or extensions):
-        single = _encode_single(entries[0], writer_id, sequence, timestamp)
+        single = encode_single(entries[0], writer_id, sequence, timestamp)
         if single is not None:
             return single
     if codec not in _KNOWN_CODECS:
@@ -297,8 +297,8 @@ def _open_trusted(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], m
 # The plain batch
 
 
-def _encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int) -> bytes | None:
-    """A plain batch of one entry; None if that is not to be made of it."""
+def encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int) -> bytes | None:
+    """A plain batch of one entry, made quickly; None if only `encode` can make it, or say why it cannot be made."""
     if type(entry) is not bytes or len(entry) > limits.MAX_ENTRY_BYTES:
         return None
     size = len(entry)

@@ -12,6 +12,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
 
 from varlog import batch
+from varlog.core.appending import Committed
 from varlog.core.merging import Chunk
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Version
 
@@ -30,24 +31,8 @@ class Entry(NamedTuple):
     """When it got its position, by the metadata repository's clock: microseconds since 1970, never decreasing."""
 
 
-class AppendResult(NamedTuple):
-    """A batch is in the log: `count` entries, from `glsn` on."""
-
-    glsn: GLSN
-    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
-    llsn: LLSN
-    log_stream: LogStreamID
-    epoch: Epoch
-    replicas: int
-    """How many replicas have it."""
-    synced: bool
-    """Whether they have it on disk; False if a node runs without syncing."""
-
-    @property
-    def end(self) -> GLSN:
-        """The first position after it."""
-        return GLSN(self.glsn + self.count)
-
+AppendResult = Committed
+"""What an append returns: where the batch is, and what the acknowledgement meant."""
 
 _new_entry = partial(tuple.__new__, Entry)
 

@@ -90,6 +90,9 @@ class Feed:
             reply = ScanReply(reply.request, reply.lsid, error.code, detail=str(error))
         self._core.on_reply(reply, now)
 
+    def on_replies(self, replies: object, now: float) -> None:
+        """It appends nothing."""
+
     def _send(self, address: Address, message: Message) -> None:
         self._session.send(address, message)  # if it was not sent, the core is told when it can be
 

@@ -27,15 +27,13 @@ class Room:
         self._line: deque[tuple[asyncio.Future[None], int]] = deque()
         self._closed: errors.VarlogError | None = None
 
-    def _fits(self, size: int) -> bool:
-        return self.items < self._most_items and (self.bytes + size <= self._most_bytes or not self.items)
-
     def try_take(self, size: int) -> bool:
         """Take at once; False if that is not possible."""
-        if self._line or self._closed is not None or not self._fits(size):
+        items, total = self.items, self.bytes + size
+        if items >= self._most_items or (total > self._most_bytes and items) or self._line or self._closed is not None:
             return False
-        self.bytes += size
-        self.items += 1
+        self.bytes = total
+        self.items = items + 1
         return True
 
     async def take(self, size: int, deadline: float) -> None:
@@ -72,7 +70,7 @@ class Room:
         while self._line:
             waiting, size = self._line[0]
             if not waiting.done():
-                if not self._fits(size):
+                if self.items >= self._most_items or (self.bytes + size > self._most_bytes and self.items):
                     return
                 self.bytes += size
                 self.items += 1

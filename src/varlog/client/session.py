@@ -52,6 +52,8 @@ class Participant(Protocol):
 
     def on_reply(self, reply: Any, now: float) -> None: ...
 
+    def on_replies(self, replies: AppendReplies, now: float) -> None: ...
+
     def on_metadata(self, now: float) -> None: ...
 
     def on_connected(self, snid: StorageNodeID, now: float) -> None: ...
@@ -110,7 +112,8 @@ class Session:
         """Nodes that something was to be sent to, and nobody knows where they are."""
         self._send: dict[Address, Callable[[Message], bool]] = {}
         """How to send to the nodes that are connected."""
-        self._ticker: asyncio.TimerHandle | None = None
+        self.ticker: asyncio.TimerHandle | None = None
+        """None while nothing is under way."""
         self._asked_at = -REFRESH_AGAIN
         self._refreshing = False
         self._refreshed: list[asyncio.Future[None]] = []
@@ -158,8 +161,8 @@ class Session:
                 if not waiting.done():
                     waiting.set_exception(copy(self.closed))
             self._participants.clear()
-            if self._ticker is not None:
-                self._ticker.cancel()
+            if self.ticker is not None:
+                self.ticker.cancel()
         links = [*self.repositories, *(peer.link for peer in self._nodes.values())]
         if self._manager is not None:
             links.append(self._manager.link)
@@ -274,36 +277,36 @@ class Session:
             if participant.wants_metadata:
                 self.refresh()
 
-    def _on_replies(self, message: AppendReplies) -> None:
-        now = self.loop.time()
-        participants = self._participants
-        touched: dict[int, Participant] = {}
-        for reply in message.each():
-            slot = reply.request & _SLOT
-            participant = participants.get(slot)
+    def _on_replies(self, replies: AppendReplies) -> None:
+        slots = {request & _SLOT for request in replies.requests}
+        if len(slots) == 1:
+            participant = self._participants.get(slots.pop())
             if participant is not None:
-                participant.on_reply(reply, now)
-                touched[slot] = participant
-        if any(participant.wants_metadata for participant in touched.values()):
-            self.refresh()
-
-    def on_message(self, _connection: Connection, message: Message) -> None:
-        kind = type(message)
-        if kind is AppendReply or kind is ScanReply:
-            participant = self._participants.get(message.request & _SLOT)  # type: ignore[attr-defined]
-            if participant is not None:
-                participant.on_reply(message, self.loop.time())
+                participant.on_replies(replies, self.loop.time())
                 if participant.wants_metadata:
                     self.refresh()
-            return
-        if kind is AppendReplies:
-            self._on_replies(message)  # type: ignore[arg-type]
-            return
-        if kind is Metadata:
-            self._on_metadata(message)  # type: ignore[arg-type]
-        elif isinstance(message, Info):
-            self.infos[message.snid] = (self.loop.time(), message)
-        self.asking.on_answer(message)
+        else:
+            for reply in replies.each():
+                self._on_reply(reply)
+
+    def _on_reply(self, reply: AppendReply | ScanReply) -> None:
+        participant = self._participants.get(reply.request & _SLOT)
+        if participant is not None:
+            participant.on_reply(reply, self.loop.time())
+            if participant.wants_metadata:
+                self.refresh()
+
+    def on_message(self, _connection: Connection, message: Message) -> None:
+        if isinstance(message, AppendReplies):
+            self._on_replies(message)
+        elif isinstance(message, AppendReply | ScanReply):
+            self._on_reply(message)
+        elif isinstance(message, Metadata):
+            self._on_metadata(message)
+        else:
+            if isinstance(message, Info):
+                self.infos[message.snid] = (self.loop.time(), message)
+            self.asking.on_answer(message)
 
     # Metadata
 
@@ -365,11 +368,11 @@ class Session:
 
     def stir(self) -> None:
         """Something is under way."""
-        if self._ticker is None and self.closed is None:
-            self._ticker = self.loop.call_later(TICK, self._tick)
+        if self.ticker is None and self.closed is None:
+            self.ticker = self.loop.call_later(TICK, self._tick)
 
     def _tick(self) -> None:
-        self._ticker = None
+        self.ticker = None
         now = self.loop.time()
         for snid in self._lost():
             self._on_node_lost(snid)

@@ -23,7 +23,7 @@ from varlog.client.entries import AppendResult
 from varlog.client.room import Room
 from varlog.client.session import Session
 from varlog.core.address import node_address
-from varlog.core.appending import Committed, Outcome, Rejected, Writer, WriterOptions
+from varlog.core.appending import Outcome, Rejected, Writer, WriterOptions
 from varlog.core.messages import GetInfo
 from varlog.core.routing import takes_appends
 from varlog.types import GLSN, StorageNodeID, TopicID, WriterID
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 WINDOW: Final = limits.DEDUP_SEQUENCES_PER_WRITER
 SILENT_SECONDS: Final = 1.0
 """A writer that has heard nothing for so long is passed over, and its replicas are asked how they are."""
-
-_new_result = tuple.__new__
 
 
 def _new_writer_id() -> WriterID:
@@ -58,8 +56,6 @@ class Appends:
         self.room = Room(limits.CLIENT_BYTES_IN_FLIGHT, limits.CLIENT_APPENDS_IN_FLIGHT)
         self.tail = GLSN(0)
         """The greatest position that this client was told of."""
-        self._ids = 0
-        self._pending: dict[int, tuple[asyncio.Future[AppendResult], int]] = {}
         self._create_future = session.loop.create_future
         self._writers: set[Writer] = set()
         self._investigated = 0.0
@@ -92,33 +88,27 @@ class Appends:
         self, writer: Writer, entries: Any, size: int, deadline: float, now: float
     ) -> asyncio.Future[AppendResult]:
         """Begin an append for which room was taken. Entries that no log would take raise at once."""
-        self._ids = id_ = self._ids + 1
         future = self._create_future()
-        self._pending[id_] = (future, size)
         try:
-            writer.append(id_, entries, deadline, now)
+            writer.append((future, size), entries, deadline, now)
         except BaseException:
-            del self._pending[id_]
             self.room.give_back(size)
             raise
         session = self.session
         if writer.wants_metadata:
             session.refresh()
-        session.stir()
+        elif session.ticker is None:
+            session.stir()
         return future
 
-    def _settle(self, id_: int, outcome: Outcome) -> None:
-        pending = self._pending.pop(id_, None)
-        if pending is None:
-            return  # everybody has been told that nobody will tell
-        future, size = pending
+    def _settle(self, append: tuple[asyncio.Future[AppendResult], int], outcome: Outcome) -> None:
+        future, size = append
         self.room.give_back(size)
-        if type(outcome) is Committed:
-            glsn, llsn, count, lsid, epoch, replicas, synced = outcome
-            if glsn + count > self.tail:
-                self.tail = GLSN(glsn + count - 1)
+        if type(outcome) is AppendResult:
+            if outcome[0] + outcome[1] > self.tail:
+                self.tail = GLSN(outcome[0] + outcome[1] - 1)
             if not future.done():
-                future.set_result(_new_result(AppendResult, (glsn, count, llsn, lsid, epoch, replicas, synced)))
+                future.set_result(outcome)
         elif not future.done():
             future.set_exception(self._failure(outcome))
 
@@ -155,11 +145,11 @@ class Appends:
 
     def abandon(self, error: errors.VarlogError) -> None:
         """Nobody will tell what became of what is under way."""
-        pending, self._pending = self._pending, {}
-        for future, size in pending.values():
-            self.room.give_back(size)
-            if not future.done():
-                future.set_exception(copy(error))
+        for writer in self._writers:
+            for future, size in writer.abandon():
+                self.room.give_back(size)
+                if not future.done():
+                    future.set_exception(copy(error))
 
 
 class Pool:
@@ -186,6 +176,9 @@ class Pool:
 
     def on_reply(self, reply: Any, now: float) -> None:
         """It asks nothing itself."""
+
+    def on_replies(self, replies: object, now: float) -> None:
+        """It appends nothing itself."""
 
     def on_connected(self, snid: StorageNodeID, now: float) -> None:
         """Its writers know."""

@@ -26,13 +26,13 @@ import math
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from varlog import batch, errors, limits
 from varlog.core.address import Address, node_address
-from varlog.core.messages import Append, AppendReply, Message, StreamInfo
+from varlog.core.messages import Append, AppendReplies, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing, takes_appends
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, WriterID
 
@@ -61,15 +61,22 @@ _REFUSED_FOR_GOOD: Final = frozenset(
 
 
 class Committed(NamedTuple):
-    """The batch is in the log, from `glsn` on."""
+    """The batch is in the log: `count` entries, from `glsn` on."""
 
     glsn: GLSN
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody misses here
     llsn: LLSN
-    count: int  # type: ignore[assignment]
-    lsid: LogStreamID
+    log_stream: LogStreamID
     epoch: Epoch
     replicas: int
+    """How many replicas have it."""
     synced: bool
+    """Whether they have it on disk; False if a node runs without syncing."""
+
+    @property
+    def end(self) -> GLSN:
+        """The first position after it."""
+        return GLSN(self.glsn + self.count)
 
 
 class Rejected(NamedTuple):
@@ -85,7 +92,7 @@ class Undecided(NamedTuple):
 Outcome = Committed | Rejected | Undecided
 SendAppend = Callable[[Address, Message], bool | None]
 """As `Send`; False says that the message has certainly not been sent."""
-Settle = Callable[[int, Outcome], None]
+Settle = Callable[[Any, Outcome], None]
 
 
 class WriterOptions(NamedTuple):
@@ -102,7 +109,7 @@ DEFAULT_OPTIONS: Final = WriterOptions()
 
 
 class _Operation(msgspec.Struct, gc=False, eq=False):
-    id: int
+    id: Any
     entries: Seq[bytes]
     deadline: float
     sequence: Sequence
@@ -122,9 +129,9 @@ _Attempt = tuple[_Operation, Epoch, bool]
 
 
 class Writer:
-    """See the module's text. `settle(id, outcome)` is called once for every append; `new_request()`
-    gives numbers that no request from this address had before; `timestamp()` is the wall clock in microseconds, which a
-    batch carries as data."""
+    """See the module's text. `settle(id, outcome)` is called once for every append, with whatever its caller gave it
+    as id; `new_request()` gives numbers that no request from this address had before; `timestamp()` is the wall clock
+    in microseconds, which a batch carries as data."""
 
     def __init__(
         self,
@@ -147,6 +154,7 @@ class Writer:
         self._send = send
         self._settle = settle
         self._options = options
+        self._window = options.window
         self._attempts: dict[int, _Attempt] = {}
         self._queue: deque[_Operation] = deque()
         self._sent: deque[_Operation] = deque()
@@ -187,7 +195,7 @@ class Writer:
         """For how long it has been waiting for an answer and heard none."""
         return now - self._heard_at if self._sent else 0.0
 
-    def append(self, id_: int, entries: Seq[bytes], deadline: float, now: float) -> None:
+    def append(self, id_: Any, entries: Seq[bytes], deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
         if len(self._queue) >= limits.MAX_QUEUED_APPENDS:
             raise errors.Busy(f"{limits.MAX_QUEUED_APPENDS} appends wait already; slow down")
@@ -195,11 +203,21 @@ class Writer:
         op = _Operation(id_, entries, deadline, sequence, self._encode(entries, sequence))
         self._sequence = sequence
         stream = self._open
-        if stream is not None and self._sent and not self._queue and len(self._sent) < self._options.window:
+        if stream is not None and self._sent and not self._queue and len(self._sent) < self._window:
             self._send_first(op, stream)
         else:
             self._queue.append(op)
             self._pump(now)
+
+    def abandon(self) -> list[Any]:
+        """Give up everything under way, undecided; returns the ids of those whose outcome was not told."""
+        given_up = [*self._sent, *self._queue]
+        ids = [op.id for op in given_up if not op.told]
+        for op in given_up:
+            op.told = op.finished = True
+        self._sent.clear()
+        self._queue.clear()
+        return ids
 
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""
@@ -252,20 +270,31 @@ class Writer:
             self._patience = 1
             self._resend_at = now + self._options.attempt_timeout
             self._heard_at = now
-        while self._queue and len(self._sent) < self._options.window:
+        while self._queue and len(self._sent) < self._window:
             self._send_first(self._queue.popleft(), stream)
 
     def _send_first(self, op: _Operation, stream: StreamInfo) -> None:
         """Send a batch that was not sent before, after all that were."""
-        lsid, sent = stream.lsid, self._sent
-        prev = self._last_on.get(lsid, Sequence(0))
+        lsid, epoch, sent = stream.lsid, stream.epoch, self._sent
+        prev = settled = self._last_on.get(lsid, Sequence(0))
         if sent and sent[-1].sequence > prev:
             prev = sent[-1].sequence
-        op.horizon = max(stream.llsn_end, self._known_end.get(lsid, LLSN(0)))
+        horizon = self._known_end.get(lsid, LLSN(0))
+        if stream.llsn_end > horizon:
+            horizon = stream.llsn_end
+        op.horizon = horizon
         sent.append(op)
-        self._attempt(op, stream, stream.epoch, prev, stream.primary)
+        request = self._new_request()
+        if self._send(node_address(stream.primary), Append(request, lsid, epoch, prev, horizon, op.batch)) is not False:
+            op.requests += (request,)
+            op.unresolved = (epoch,)
+            self._attempts[request] = (op, epoch, prev == settled)
 
     def _encode(self, entries: Seq[bytes], sequence: Sequence) -> bytes:
+        if type(entries) is list and len(entries) == 1 and not self._options.codec:
+            single = batch.encode_single(entries[0], self.writer_id, sequence, self._timestamp())
+            if single is not None:
+                return single
         return batch.encode(
             entries,
             writer_id=self.writer_id,
@@ -309,6 +338,7 @@ class Writer:
             prev = max(prev, op.sequence)
 
     def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
+        """Send a batch again."""
         request = self._new_request()
         append = Append(request, stream.lsid, epoch, prev, op.horizon, op.batch)
         if self._send(node_address(node), append) is False:
@@ -319,6 +349,41 @@ class Writer:
             op.unresolved += (epoch,)
 
     # Answers
+
+    def on_replies(self, replies: AppendReplies, now: float) -> None:
+        """What one cut has committed, which is most of what is heard."""
+        lsid, epoch, replicas, synced, shift = (
+            replies.lsid,
+            replies.epoch,
+            replies.replicas,
+            replies.synced,
+            replies.shift,
+        )
+        attempts, sent, settle = self._attempts, self._sent, self._settle
+        sequence, end, heard = self._last_on.get(lsid, Sequence(0)), self._known_end.get(lsid, LLSN(0)), False
+        for request, llsn, count in zip(replies.requests, replies.llsns, replies.counts, strict=True):
+            attempt = attempts.pop(request, None)
+            if attempt is None or attempt[0].finished:
+                continue
+            op = attempt[0]
+            op.finished = heard = True
+            if op.sequence > sequence:
+                sequence = op.sequence
+            if llsn + count > end:
+                end = LLSN(llsn + count)
+            if sent[0] is op:
+                sent.popleft()
+            else:
+                sent.remove(op)
+            if len(op.requests) > 1:
+                for other in op.requests:
+                    attempts.pop(other, None)
+            if not op.told:
+                op.told = True
+                settle(op.id, _new_tuple(Committed, (llsn + shift, count, llsn, lsid, epoch, replicas, synced)))
+        if heard:
+            self._last_on[lsid], self._known_end[lsid] = sequence, end
+            self._on_progress(now)
 
     def on_reply(self, reply: AppendReply, now: float) -> None:
         """What a storage node says of an attempt."""
@@ -349,15 +414,16 @@ class Writer:
 
     def _on_committed(self, op: _Operation, reply: AppendReply, now: float) -> None:
         lsid, end = reply.lsid, LLSN(reply.llsn + reply.count)
-        if op.sequence > self._last_on.get(lsid, 0):
-            self._last_on[lsid] = op.sequence
-        if end > self._known_end.get(lsid, 0):
-            self._known_end[lsid] = end
+        self._last_on[lsid] = max(op.sequence, self._last_on.get(lsid, Sequence(0)))
+        self._known_end[lsid] = max(end, self._known_end.get(lsid, LLSN(0)))
+        committed = Committed(reply.glsn, reply.count, reply.llsn, lsid, reply.epoch, reply.replicas, reply.synced)
+        self._finish(op, committed)
+        self._on_progress(now)
+
+    def _on_progress(self, now: float) -> None:
         self._known_at = self._heard_at = now
         self._patience = 1
         self._resend_at = now + self._options.attempt_timeout
-        where = (reply.glsn, reply.llsn, reply.count, lsid, reply.epoch, reply.replicas, reply.synced)
-        self._finish(op, _new_tuple(Committed, where))
         if self._queue or self._open is None:
             self._pump(now)
 
@@ -372,9 +438,8 @@ class Writer:
     def _finish(self, op: _Operation, outcome: Outcome) -> None:
         op.finished = True
         self._sent.remove(op)
-        if len(op.requests) > 1:
-            for request in op.requests:
-                self._attempts.pop(request, None)
+        for request in op.requests:
+            self._attempts.pop(request, None)
         self._tell(op, outcome)
 
     def _tell(self, op: _Operation, outcome: Outcome) -> None:

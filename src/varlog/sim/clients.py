@@ -176,7 +176,7 @@ class WriterClient(ClientHost):
         history = self.shared.history
         match outcome:
             case Committed():
-                history.ok(operation, glsn=outcome.glsn, lsid=outcome.lsid, epoch=outcome.epoch)
+                history.ok(operation, glsn=outcome.glsn, lsid=outcome.log_stream, epoch=outcome.epoch)
                 self.shared.learn(outcome.glsn + outcome.count - 1)
             case Rejected(code):
                 history.rejected(operation, errors.VarlogError.registry[code].__name__)
@@ -185,8 +185,7 @@ class WriterClient(ClientHost):
 
     def on_message(self, message: Message) -> None:
         if isinstance(message, AppendReplies):
-            for reply in message.each():
-                self.on_message(reply)
+            self._writer.on_replies(message, self.now)
         elif isinstance(message, AppendReply):
             self._writer.on_reply(message, self.now)
 
