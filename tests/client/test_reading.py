@@ -156,7 +156,7 @@ def test_a_slow_reader_stops_the_reading(tmp_path: Path) -> None:
             assert (await anext(subscription)).data[0] == 0
             await pass_time(0.3)
             asked = len(node.of(Scan))
-            most = limits.CLIENT_READ_AHEAD_BYTES + 2 * (limits.SCAN_REPLY_BYTES + MIB)
+            most = limits.CLIENT_READ_AHEAD_BYTES + 2 * (limits.CLIENT_SCAN_BYTES + MIB)
             feed = subscription.batches()._feed
             assert feed is not None
             assert feed._held <= most
@@ -190,6 +190,13 @@ def test_a_damaged_batch_is_read_from_another_replica(tmp_path: Path) -> None:
             stage.nodes[StorageNodeID(3)].answers[Scan] = miscount
             for _ in range(10):
                 assert [(await log.read(glsn)).data for glsn in (1, 2)] == [b"whole", b"sound"]
+                assert [entry.data async for entry in log.subscribe(end=3)] == [b"whole", b"sound"]
+            stage.nodes[StorageNodeID(1)].answers[Scan] = lie
+            stage.nodes[StorageNodeID(3)].answers[Scan] = lie
+            with pytest.raises(errors.ChecksumMismatch):
+                await log.read(1)
+            with pytest.raises(errors.ChecksumMismatch):
+                await anext(log.scan(1, 3))
 
     run(main())
 

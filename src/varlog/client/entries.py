@@ -40,11 +40,11 @@ _new_entry = partial(tuple.__new__, Entry)
 class EntryBatch:
     """Consecutive entries of one log stream, from `glsn` on, as they were appended."""
 
-    __slots__ = ("_batch", "_data", "_skip", "count", "epoch", "glsn", "llsn", "log_stream", "time", "version")
+    __slots__ = ("_batch", "_skip", "count", "epoch", "glsn", "llsn", "log_stream", "time", "version")
 
-    def __init__(self, chunk: Chunk) -> None:
+    def __init__(self, chunk: Chunk, opened: batch.RecordBatch) -> None:
         glsn, lsid, skip, count, stored = chunk
-        _, llsn, _, epoch, version, time, data = stored
+        _, llsn, _, epoch, version, time, _ = stored
         self.glsn = glsn
         self.count = count
         self.log_stream = lsid
@@ -55,35 +55,28 @@ class EntryBatch:
         self.time = time
         """When that was, by its clock: microseconds since 1970, never decreasing."""
         self._skip = skip
-        self._data = data
-        self._batch: batch.RecordBatch | None = None
+        self._batch = opened
 
     @property
     def end(self) -> GLSN:
         """The first position after it."""
         return GLSN(self.glsn + self.count)
 
-    def _opened(self) -> batch.RecordBatch:
-        opened = self._batch
-        if opened is None:
-            opened = self._batch = batch.decode(self._data, verified=True)
-        return opened
-
     @property
     def writer_timestamp(self) -> int:
         """When the writer made the batch, by the writer's clock, in microseconds since 1970."""
-        return self._opened().header.timestamp
+        return self._batch.header.timestamp
 
     def payloads(self) -> list[bytes]:
         """What the entries hold, in order."""
-        payloads = self._opened().to_list()
+        payloads = self._batch.to_list()
         return payloads if len(payloads) == self.count else payloads[self._skip : self._skip + self.count]
 
     def to_arrow(self) -> pa.RecordBatch:
         """The entries as columns glsn, llsn, log_stream, timestamp and payload; payloads are not copied."""
         from varlog.client.columns import record_batch  # noqa: PLC0415  # pyarrow is large
 
-        return record_batch(self, self._opened().to_arrow().slice(self._skip, self.count))
+        return record_batch(self, self._batch.to_arrow().slice(self._skip, self.count))
 
     def __len__(self) -> int:
         return self.count

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from varlog import batch, errors, limits
 from varlog.client.connecting import Connecting, check_timeout, open_session
-from varlog.client.entries import AppendResult, Entry, EntryBatch
+from varlog.client.entries import AppendResult, Entry
 from varlog.client.reading import Batches, Feed, Subscription
 from varlog.client.session import Session
 from varlog.client.writing import Appender, Appends, Pool, checked, prepared
@@ -109,11 +109,11 @@ class Log:
             raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
         feed = self._feed(glsn, glsn + 1, reply_bytes=1)
         try:
-            chunk = await feed.next(max(0.0, begun + limit - self._time()))
+            found = await feed.next(max(0.0, begun + limit - self._time()))
         finally:
             feed.close()
-        assert chunk is not None, "a feed of one position ends after it"
-        return next(iter(EntryBatch(chunk)))
+        assert found is not None, "a feed of one position ends after it"
+        return next(iter(found))
 
     @property
     def _known_tail(self) -> int:
@@ -216,7 +216,7 @@ class Log:
         self._appends.room.close(error)
         self._appends.abandon(error)
 
-    def _feed(self, begin: int, end: int | None, reply_bytes: int = limits.SCAN_REPLY_BYTES) -> Feed:
+    def _feed(self, begin: int, end: int | None, reply_bytes: int = limits.CLIENT_SCAN_BYTES) -> Feed:
         if self._ended is not None:
             raise copy(self._ended)
         return Feed(self._session, self._tpid, begin, end, reply_bytes)

@@ -3,8 +3,8 @@
 `Feed` stands between the two. The core delivers as replicas answer; what is delivered and not yet taken is held here,
 and beyond a limit the core is paused, so a slow reader stops the reading and holds no more than that.
 
-Whatever a replica sends is verified before the core hears of it. A batch that is not what its writer made counts as no
-answer, and another replica is asked.
+A batch is verified when it is taken, after the next ones have been asked for: the replica reads while the client
+verifies. If one is not what its writer made, reading begins again at its position, from another replica.
 """
 
 from __future__ import annotations
@@ -35,39 +35,48 @@ class Feed:
         tpid: TopicID,
         begin: int,
         end: int | None,
-        reply_bytes: int = limits.SCAN_REPLY_BYTES,
+        reply_bytes: int = limits.CLIENT_SCAN_BYTES,
     ) -> None:
         self._session = session
+        self._tpid = tpid
+        self._end = None if end is None else GLSN(end)
+        self._reply_bytes = reply_bytes
+        self._affinity = random.randrange(limits.MAX_REPLICAS)
+        self._damaged_at = (0, 0)
         self._chunks: deque[Chunk] = deque()
         self._held = 0
         self._ended = False
         self._error: errors.VarlogError | None = None
         self._waiting: asyncio.Future[None] | None = None
+        self._enroll(GLSN(begin))
 
+    def _enroll(self, begin: GLSN) -> None:
         def make(new_request: Callable[[], int]) -> Feed:
             self._core = subscribing.Subscription(
-                tpid,
-                GLSN(begin),
-                None if end is None else GLSN(end),
-                session.routing,
+                self._tpid,
+                begin,
+                self._end,
+                self._session.routing,
                 new_request,
                 self._send,
                 self._deliver,
                 self._on_end,
                 ignore,
-                affinity=random.randrange(limits.MAX_REPLICAS),
-                reply_bytes=reply_bytes,
+                affinity=self._affinity,
+                reply_bytes=self._reply_bytes,
             )
+            self.on_reply = self._core.on_reply
             self.on_metadata = self._core.on_metadata
             self.on_connected = self._core.on_connected
             self.on_disconnected = self._core.on_disconnected
             self.tick = self._core.tick
             return self
 
-        session.enroll(make, self._abandon)
+        self._session.enroll(make, self._abandon)
 
     # The participant
 
+    on_reply: Callable[[ScanReply, float], None]
     on_metadata: Callable[[float], None]
     on_connected: Callable[[StorageNodeID, float], None]
     on_disconnected: Callable[[StorageNodeID, float], None]
@@ -81,20 +90,11 @@ class Feed:
     def outstanding(self) -> int:
         return not self._ended
 
-    def on_reply(self, reply: ScanReply, now: float) -> None:
-        try:
-            for stored in reply.batches:
-                if batch.verify(stored[6]).count != stored[2]:
-                    raise errors.MalformedBatch("a batch has not as many entries as its log stream says")
-        except errors.VarlogError as error:
-            reply = ScanReply(reply.request, reply.lsid, error.code, detail=str(error))
-        self._core.on_reply(reply, now)
-
     def on_replies(self, replies: object, now: float) -> None:
         """It appends nothing."""
 
     def _send(self, address: Address, message: Message) -> None:
-        self._session.send(address, message)  # if it was not sent, the core is told when it can be
+        self._session.send_now(address, message)  # if it was not sent, the core is told when it can be
 
     def _deliver(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
@@ -124,20 +124,44 @@ class Feed:
         """Read no more."""
         self._abandon(errors.Closed("the subscription was closed"))
 
-    def take(self) -> Chunk | None:
-        """The next chunk, if it is there."""
+    def take(self) -> EntryBatch | None:
+        """The next batch, if it is there."""
         if not self._chunks:
             return None
         chunk = self._chunks.popleft()
-        self._held -= len(chunk.stored[6])
+        data = chunk.stored[6]
+        self._held -= len(data)
+        try:
+            opened = batch.decode(data)
+            if opened.header.count != chunk.stored[2]:
+                raise errors.MalformedBatch("a batch has not as many entries as its log stream says")
+        except errors.VarlogError as error:
+            self._begin_again(chunk.glsn, error)
+            return None
         if self._held <= limits.CLIENT_READ_AHEAD_BYTES // 2 and not self._ended:
             self._core.resume(self._session.loop.time())
-        return chunk
+        return EntryBatch(chunk, opened)
 
-    async def next(self, timeout: float | None) -> Chunk | None:
-        """The next chunk, waited for; None at the end."""
+    def _begin_again(self, glsn: GLSN, error: errors.VarlogError) -> None:
+        """Read a position, and all that follows it, from other replicas; if none has it sound, that is the end."""
+        at, times = self._damaged_at
+        self._damaged_at = (glsn, times + 1 if at == glsn else 1)
+        self._chunks.clear()
+        self._held = 0
+        self._session.dismiss(self)
+        self._ended = False
+        self._affinity += 1
+        if self._damaged_at[1] > limits.MAX_REPLICAS:
+            self._on_end(error)
+        else:
+            self._enroll(glsn)
+
+    async def next(self, timeout: float | None) -> EntryBatch | None:
+        """The next batch, waited for; None at the end."""
         deadline = None if timeout is None else self._session.loop.time() + timeout
-        while (chunk := self.take()) is None:
+        while (found := self.take()) is None:
+            if self._chunks:
+                continue
             if self._ended:
                 if self._error is not None:
                     raise copy(self._error)
@@ -153,7 +177,7 @@ class Feed:
                 ) from None
             finally:
                 self._waiting = None
-        return chunk
+        return found
 
 
 class Batches:
@@ -171,16 +195,16 @@ class Batches:
         feed = self._feed
         if feed is None:
             feed = self._feed = await self._open_feed()
-        chunk = feed.take() or await feed.next(self._timeout)
-        if chunk is None:
+        found = feed.take() or await feed.next(self._timeout)
+        if found is None:
             raise StopAsyncIteration
-        return EntryBatch(chunk)
+        return found
 
     async def several(self) -> list[EntryBatch]:
         """The next batch, waited for, and those behind it that are there already; none at the end."""
-        found = [batch for batch in (await anext(self, None),) if batch is not None]
-        while found and self._feed is not None and (chunk := self._feed.take()) is not None:
-            found.append(EntryBatch(chunk))
+        found = [following for following in (await anext(self, None),) if following is not None]
+        while found and self._feed is not None and (following := self._feed.take()) is not None:
+            found.append(following)
         return found
 
     async def aclose(self) -> None:

@@ -110,8 +110,8 @@ class Session:
         self._nodes: dict[Address, Peer] = {}
         self._nowhere: set[Address] = set()
         """Nodes that something was to be sent to, and nobody knows where they are."""
-        self._send: dict[Address, Callable[[Message], bool]] = {}
-        """How to send to the nodes that are connected."""
+        self._connections: dict[Address, Connection] = {}
+        """Of the nodes that are connected."""
         self.ticker: asyncio.TimerHandle | None = None
         """None while nothing is under way."""
         self._asked_at = -REFRESH_AGAIN
@@ -219,12 +219,17 @@ class Session:
 
     def send(self, address: Address, message: Message) -> bool:
         """Send to a storage node, if it is connected; otherwise see that it will be. False: it was not sent."""
-        send = self._send.get(address)
-        if send is not None:
-            return send(message)
+        connection = self._connections.get(address)
+        if connection is not None:
+            return connection.send(message)
         if address not in self._nodes:
             self._reach(address)
         return False
+
+    def send_now(self, address: Address, message: Message) -> None:
+        """The same, and the node can begin with it while this turn of the loop goes on."""
+        if self.send(address, message):
+            self._connections[address].flush()
 
     def _reach(self, address: Address) -> None:
         for node in self.metadata.nodes if self.metadata is not None else ():
@@ -256,7 +261,7 @@ class Session:
             if connection.peer.node_id != peer.snid:
                 connection.close(errors.WrongIdentity(f"storage node {peer.snid} is expected at {peer.link.address}"))
                 return
-            self._send[node_address(peer.snid)] = connection.send
+            self._connections[node_address(peer.snid)] = connection
             now = self.loop.time()
             for participant in list(self._participants.values()):
                 participant.on_connected(peer.snid, now)
@@ -266,7 +271,7 @@ class Session:
 
     def on_closed(self, peer: Peer) -> None:
         address = node_address(peer.snid)
-        if self._nodes.get(address) is peer and self._send.pop(address, None) is not None:
+        if self._nodes.get(address) is peer and self._connections.pop(address, None) is not None:
             self._on_node_lost(peer.snid)
         self.asking.on_closed(peer.link)
 
@@ -352,7 +357,7 @@ class Session:
         moved = [peer for address, peer in self._nodes.items() if places.get(address) != peer.link.address]
         for peer in moved:
             del self._nodes[node_address(peer.snid)]
-            self._send.pop(node_address(peer.snid), None)
+            self._connections.pop(node_address(peer.snid), None)
             peer.link.close()
         now = self.loop.time()
         for participant in list(self._participants.values()):
