@@ -15,6 +15,7 @@ from any thread; an interrupt (Ctrl-C) cancels the call that is waited for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -42,7 +43,7 @@ class _Background:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._loop: asyncio.AbstractEventLoop
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread
 
     def acquire(self) -> None:
@@ -50,23 +51,24 @@ class _Background:
             self._users += 1
             if self._users == 1:
                 self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._loop.run_forever, name="varlog", daemon=True)
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="varlog", daemon=True)
                 self._thread.start()
 
     def release(self) -> None:
         with self._lock:
             self._users -= 1
-            if self._users == 0:
-                self._loop.call_soon_threadsafe(self._loop.stop)
-                self._thread.join()
-                self._loop.close()
+            if self._users or self._loop is None:
+                return
+            loop, self._loop = self._loop, None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Have the loop do it, and wait."""
-        with self._lock:
-            if not self._users:
-                raise errors.Closed("the client was closed")
-            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        loop = self._loop
+        if loop is None:
+            raise errors.Closed("the client was closed")
+        future = asyncio.run_coroutine_threadsafe(work(), loop)
         try:
             return future.result()
         except BaseException:
@@ -74,10 +76,22 @@ class _Background:
             raise
 
     def tell(self, call: Callable[[], object]) -> None:
-        """Have the loop call it some time soon, if it still runs."""
-        with self._lock:
-            if self._users:
-                self._loop.call_soon_threadsafe(call)
+        """Have the loop call it some time soon, if it still runs. Takes no lock: a destructor may come here at any
+        moment, in any thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it was closed in this moment
+                loop.call_soon_threadsafe(call)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """The background thread."""
+    loop.run_forever()
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            loop.run_until_complete(task)
+    loop.close()
 
 
 _background: Final = _Background()
