@@ -1,0 +1,131 @@
+"""The plain batch's short way in and out.
+
+A plain batch has no compression, no extensions, no flags and few entries, which is the usual kind. What is here takes
+one only if all is well with it: whoever is told None goes the long way, which says what is wrong or takes what is here
+is too simple for.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from crc32c import crc32c
+
+from varlog import limits
+from varlog.batch.header import (
+    CHECKED_FROM,
+    HEADER_BYTES,
+    MAGIC,
+    PADDING,
+    PAIR,
+    PROLOGUE,
+    VERSION,
+    BatchHeader,
+    Buffer,
+    padded,
+)
+
+# Version, codec and flags are read as one number; header_bytes and what is reserved as another.
+_PLAIN: Final = struct.Struct("<IIIIIIQQqII")
+_SINGLE_CHECKED: Final = struct.Struct("<IIIIQQqIIii")
+_SINGLE: Final = struct.Struct("<IIIIIIQQqIIii")
+"""A plain header and the two offsets of one entry."""
+SMALL_BYTES: Final = 4096
+"""Up to this a copy costs less than a view."""
+_PLAIN_FORMAT: Final = VERSION
+_PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
+"""No entry of a plain batch can be too large."""
+_FEW: Final = 256
+"""So many offsets are looked at faster as Python's numbers than as an array."""
+_new_tuple = tuple.__new__
+
+
+def encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int) -> bytes | None:
+    """A plain batch of one entry, made quickly; None if only `encode` can make it, or say why it cannot be made."""
+    if type(entry) is not bytes or len(entry) > limits.MAX_ENTRY_BYTES:
+        return None
+    size = len(entry)
+    body_bytes = 8 + size + -size % 8
+    try:
+        head = _SINGLE_CHECKED.pack(
+            HEADER_BYTES + body_bytes, _PLAIN_FORMAT, 1, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes,
+            0, 0, size,
+        )  # fmt: skip
+    except struct.error:
+        return None
+    checked = b"".join((head, entry, PADDING[size % 8]))
+    return PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
+
+
+def verify_single(buf: bytes) -> BatchHeader | None:
+    """As `verify_plain`, for a small batch of one entry: what a writer that does not batch makes, by the thousand."""
+    length = len(buf)
+    if length < HEADER_BYTES + 8:
+        return None
+    (magic, stated, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
+     reserved, begin, end) = _SINGLE.unpack_from(buf)  # fmt: skip
+    data_end = HEADER_BYTES + 8 + end
+    if (
+        magic != MAGIC
+        or count != 1
+        or length_field != length
+        or plain_format != _PLAIN_FORMAT
+        or header_bytes != HEADER_BYTES
+        or HEADER_BYTES + body_bytes != length
+        or reserved
+        or begin
+        or end < 0
+        or data_end + -data_end % 8 != length
+        or crc32c(buf[CHECKED_FROM:]) != stated
+        or buf[data_end:] != PADDING[end % 8]
+    ):
+        return None
+    header = (length, VERSION, 0, 0, 1, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
+    return _new_tuple(BatchHeader, header)
+
+
+def plain_header(view: memoryview) -> BatchHeader | None:
+    """The header of a plain batch, every field of which is as it should be; None says nothing about what it is
+    instead."""
+    length = len(view)
+    if length < HEADER_BYTES + 8:
+        return None
+    (magic, _, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
+     reserved) = _PLAIN.unpack_from(view)  # fmt: skip
+    if (
+        magic != MAGIC
+        or plain_format != _PLAIN_FORMAT
+        or header_bytes != HEADER_BYTES
+        or reserved
+        or not 0 < count <= _FEW
+        or length_field != length
+        or length > _PLAIN_BYTES
+        or HEADER_BYTES + body_bytes != length
+        or body_bytes < 4 * count + 4
+        or body_bytes % 8
+    ):
+        return None
+    header = (length, VERSION, 0, 0, count, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
+    return _new_tuple(BatchHeader, header)
+
+
+def verify_plain(view: memoryview) -> BatchHeader | None:
+    """The header of a plain batch that is sound in every respect; None says nothing about what it is instead."""
+    header = plain_header(view)
+    if header is None or crc32c(view[CHECKED_FROM:]) != PROLOGUE.unpack_from(view)[1]:
+        return None
+    count = header[4]
+    if count == 1:
+        begin, end = PAIR.unpack_from(view, HEADER_BYTES)
+        data_from = HEADER_BYTES + 8
+    else:
+        offsets = struct.unpack_from(f"<{count + 1}i", view, HEADER_BYTES)
+        begin, end = offsets[0], offsets[-1]
+        data_from = HEADER_BYTES + padded(4 * count + 4)
+        if sorted(offsets) != [*offsets] or (not count % 2 and view[data_from - 4 : data_from] != PADDING[4]):
+            return None
+    data_end = data_from + end
+    if begin or end < 0 or data_end + -data_end % 8 != header[0] or view[data_end:] != PADDING[end % 8]:
+        return None
+    return header
