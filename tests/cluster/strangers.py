@@ -42,7 +42,7 @@ from varlog.core.messages import (
 )
 from varlog.errors import VarlogError
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, Version
-from varlog.wire import catalogue
+from varlog.wire import catalogue, hot
 from varlog.wire.connection import Connection
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import dial
@@ -151,7 +151,8 @@ class Strangers:
         host, _, port = rng.choice((daemon.address, daemon.http)).rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         try:
-            writer.write(rng.choice((b"", b"GET ", b"\x10\0\0\0\x01\0\0\0")) + rng.randbytes(rng.randrange(5000)))
+            hello = hot.sealed(struct.pack("<IHH", size := rng.randrange(100), 1, 0) + rng.randbytes(size))
+            writer.write(rng.choice((b"", b"GET ", hello[:12], hello)) + rng.randbytes(rng.randrange(5000)))
             async with asyncio.timeout(PATIENCE):
                 while await reader.read(1 << 16):
                     pass
@@ -160,17 +161,20 @@ class Strangers:
 
     async def _broken_frame(self, daemon: Daemon, rng: Random) -> None:
         frame = bytearray(some_frame(self._role(daemon), rng))
-        match rng.randrange(4):
+        match rng.randrange(5):
             case 0:
-                frame[:4] = rng.randrange(1 << 26, 1 << 32).to_bytes(4, "little")
+                frame[4:8] = rng.randrange(1 << 26, 1 << 32).to_bytes(4, "little")
             case 1:
-                frame[:4] = rng.randrange(limits.MAX_BATCH_BYTES).to_bytes(4, "little")
+                frame[4:8] = rng.randrange(limits.MAX_BATCH_BYTES).to_bytes(4, "little")
             case 2:
-                frame[4:8] = rng.randrange(1 << 10, 1 << 32).to_bytes(4, "little")
+                frame[8:12] = rng.randrange(1 << 10, 1 << 32).to_bytes(4, "little")
+            case 3:
+                frame[12:] = rng.randbytes(len(frame) - 12)
             case _:
                 del frame[rng.randrange(len(frame)) :]
+        wrong = bytes(frame) if rng.random() < 0.3 else hot.sealed(bytes(frame[4:]))
         connection = await self._join(daemon)
-        await self._say(connection, lambda: connection._transport.write(bytes(frame)))
+        await self._say(connection, lambda: connection._transport.write(wrong))
 
     async def _messages(self, daemon: Daemon, rng: Random) -> None:
         role = self._role(daemon)

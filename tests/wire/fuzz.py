@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.wire.made import DISGUISES, resealed
 from tests.wire.peers import CLIENT, NODE, SECRET, Recorder, Stranger, join, run, serve, until
 from varlog import limits
 from varlog.core.messages import (
@@ -39,6 +40,7 @@ from varlog.types import LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, Vers
 from varlog.wire import Connection, Ping, Pong, Role, Secret, Server, catalogue
 from varlog.wire.frames import BUDGET
 from varlog.wire.hello import Dialing, Hello, Identity
+from varlog.wire.hot import HEADER_BYTES
 
 AT_ONCE = 8
 SLOWEST_CALL = 10.0
@@ -97,7 +99,7 @@ def some_frame(drawn: random.Random) -> bytes:
 
 
 async def noise(stranger: Stranger, drawn: random.Random) -> None:
-    await stranger.say(drawn.randbytes(drawn.randrange(8, 3000)))
+    await stranger.say(drawn.randbytes(drawn.randrange(HEADER_BYTES, 3000)))
     await stranger.refused()
 
 
@@ -126,7 +128,7 @@ async def wrong_secret(stranger: Stranger, drawn: random.Random) -> None:
 
 async def noise_of_a_member(stranger: Stranger, drawn: random.Random) -> None:
     await stranger.greet()
-    await stranger.say(some_frame(drawn), drawn.randbytes(drawn.randrange(8, 100_000)))
+    await stranger.say(some_frame(drawn), drawn.randbytes(drawn.randrange(HEADER_BYTES, 100_000)))
     await stranger.refused()
 
 
@@ -134,15 +136,15 @@ async def changed_frames(stranger: Stranger, drawn: random.Random) -> None:
     await stranger.greet()
     for _ in range(drawn.randrange(1, 20)):
         frame = bytearray(some_frame(drawn))
-        at = drawn.randrange(min(len(frame), 64))
+        at = drawn.randrange(min(len(frame), 68))
         frame[at : at + drawn.randrange(4)] = drawn.randbytes(drawn.randrange(4))
-        await stranger.say(bytes(frame))
+        await stranger.say(drawn.choice(DISGUISES)(bytes(frame)))
 
 
 async def oversized(stranger: Stranger, drawn: random.Random) -> None:
     await stranger.greet()
     frame = some_frame(drawn)
-    await stranger.say(drawn.randrange(1 << 26, 1 << 32).to_bytes(4, "little") + frame[4:])
+    await stranger.say(resealed(frame[:4] + drawn.randrange(1 << 26, 1 << 32).to_bytes(4, "little") + frame[8:]))
     await stranger.refused()
 
 
@@ -150,7 +152,8 @@ async def never_finished(stranger: Stranger, drawn: random.Random) -> None:
     await stranger.greet()
     length = drawn.randrange(1 << 19, limits.MAX_BATCH_BYTES)
     frame = catalogue.encode(Append(1, LogStreamID(2), Epoch(2), Sequence(3), LLSN(4), b""))
-    await stranger.say(length.to_bytes(4, "little") + frame[4:], drawn.randbytes(drawn.randrange(400_000)))
+    begun = frame[:4] + length.to_bytes(4, "little") + frame[8:]
+    await stranger.say(begun, drawn.randbytes(drawn.randrange(400_000)))
 
 
 async def nobody_listens(stranger: Stranger, drawn: random.Random) -> None:

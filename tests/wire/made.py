@@ -1,9 +1,14 @@
-"""Messages made at random, of any class: from the types of their fields, as far as the wire can carry them."""
+"""Messages made at random, of any class: from the types of their fields, as far as the wire can carry them.
+
+And frames that are wrong, but have the right checksum.
+"""
 
 from __future__ import annotations
 
+import struct
 import types
 import typing
+from collections.abc import Callable
 from enum import Enum
 from typing import Annotated, Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -12,7 +17,7 @@ from hypothesis import strategies as st
 
 from varlog import limits
 from varlog.core.messages import Append, AppendReplies, AppendReply, Message, Replicate, Scan, ScanReply
-from varlog.wire import Ping, catalogue
+from varlog.wire import Ping, catalogue, hot
 
 U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
 STORED_LINE = st.tuples(*(st.integers(0, most) for most in (U64, U64, U32, U64, U64, U64)), st.binary(max_size=300))
@@ -44,6 +49,25 @@ COLUMNS: dict[type[Message], dict[str, st.SearchStrategy[Any]]] = {
 """Fields that are as long as each other, and never empty: what an item of each is."""
 
 CLASSES = [cls for cls, _ in catalogue.CODECS.values()]
+
+
+def frame(number: int, body: bytes, *, length: int | None = None, reserved: int = 0) -> bytes:
+    """Whatever it says, with the checksum of what it says."""
+    return hot.sealed(struct.pack("<IHH", len(body) if length is None else length, number, reserved) + body)
+
+
+def resealed(changed: bytes) -> bytes:
+    """A frame that was changed, with the checksum of what it is now."""
+    return hot.sealed(changed[4:])
+
+
+def fitted(changed: bytes) -> bytes:
+    """The same with the right length as well: whether it is its message, only the decoder can tell."""
+    return hot.sealed(struct.pack("<I", max(0, len(changed) - hot.HEADER_BYTES)) + changed[8:])
+
+
+DISGUISES: list[Callable[[bytes], bytes]] = [bytes, resealed, fitted]
+"""How a changed frame may arrive: from plainly damaged to made so by someone who knows how."""
 
 
 def some(cls: type[Message]) -> st.SearchStrategy[Message]:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvloop
+from crc32c import crc32c
 
 from varlog.core.messages import Message
 from varlog.errors import VarlogError
 from varlog.types import ClusterID
 from varlog.wire import Connection, Identity, Ping, Pong, Receiver, Role, Secret, Server, catalogue, dial
 from varlog.wire.endpoint import format_address, parse_address
+from varlog.wire.frames import HEADER
 from varlog.wire.hello import Accepting, Dialing, Refused
 
 CLUSTER = ClusterID(7)
@@ -122,9 +124,10 @@ class Stranger:
 
     async def hear(self) -> Message:
         """The next message."""
-        head = await self._reader.readexactly(8)
-        body = await self._reader.readexactly(int.from_bytes(head[:4], "little"))
-        codec = catalogue.CODECS[int.from_bytes(head[4:6], "little")][1]
+        crc, length, number = HEADER.unpack(head := await self._reader.readexactly(HEADER.size))
+        body = await self._reader.readexactly(length)
+        assert crc == crc32c(head[4:] + body)
+        codec = catalogue.CODECS[number][1]
         return codec.decode(memoryview(body), 0, len(body))
 
     async def greet(self, identity: Identity = CLIENT, secret: Secret = SECRET) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
+from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import varlog.wire
-from tests.wire.made import CLASSES, U64, some
+from tests.wire.made import CLASSES, U64, frame, some
 from varlog import errors, limits
 from varlog.batch import Buffer
 from varlog.core.messages import Append, AppendReplies, AppendReply, CreateTopic, Message, Replicate, ScanReply
@@ -20,10 +22,10 @@ from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence
 from varlog.wire import Ping, catalogue, hot
 from varlog.wire.hello import Refused
 
-HEADER = 8
+HEADER = hot.HEADER_BYTES
 
 
-def run(*batches: bytes) -> Replicate:
+def run(*batches: bytes | memoryview) -> Replicate:
     prev_sequences = tuple(map(Sequence, range(len(batches))))
     return Replicate(LogStreamID(1), Epoch(2), LLSN(3), prev_sequences, batches)
 
@@ -38,9 +40,9 @@ def kinds_of(cls: type[Message]) -> Iterator[type[Message]]:
 def decoded(frame: bytes) -> list[Message]:
     """The message in a frame, taken apart in both ways."""
     view = memoryview(frame)
-    codec = catalogue.CODECS[int.from_bytes(frame[4:6], "little")][1]
-    assert int.from_bytes(frame[:4], "little") == len(frame) - HEADER
-    assert frame[6:8] == b"\0\0"
+    crc, size, number, zero = struct.unpack_from("<IIHH", frame)
+    assert (crc, size, zero) == (crc32c(frame[4:]), len(frame) - HEADER, 0)
+    codec = catalogue.CODECS[number][1]
     assert codec.least <= len(frame) - HEADER <= codec.most
     return [codec.decode(view, HEADER, len(frame)), codec.adopt(view, HEADER, len(frame))]
 
@@ -90,6 +92,32 @@ def test_the_batches_of_a_large_run_are_sent_from_where_they_lie() -> None:
     assert pieces[-2:] == list(contents)
     assert all(piece is content for piece, content in zip(pieces[-2:], contents, strict=True))
     assert size == sum(map(len, pieces))
+
+
+def in_pieces(message: Message) -> list[Buffer]:
+    pieces: list[Buffer] = []
+    assert catalogue.ENCODERS[type(message)](message, pieces.append) == sum(map(len, pieces))
+    return pieces
+
+
+@pytest.mark.parametrize("size", [0, 1, hot.JOIN_BYTES, hot.JOIN_BYTES + 1, hot.RUN_BYTES + 1])
+def test_a_frame_in_pieces_has_the_bytes_of_one_that_is_joined(size: int) -> None:
+    """Whether its batches are copied or not: what is sent is the layout, and the checksum of all of it."""
+    content, small = random.Random(size).randbytes(size), b"abc"
+    append = Append(1, LogStreamID(2), Epoch(3), Sequence(4), LLSN(5), content)
+    fixed = struct.pack("<5Q", 1, 2, 3, 4, 5)
+    assert b"".join(in_pieces(append)) == frame(16, fixed + content)
+    assert len(in_pieces(append)) == 1 + (size > hot.JOIN_BYTES)
+
+    replicate = run(small, content, memoryview(content), b"")
+    fixed = struct.pack("<3QI4Q4I", 1, 2, 3, 4, 0, 1, 2, 3, 3, size, size, 0)
+    assert b"".join(in_pieces(replicate)) == frame(24, fixed + small + content + content)
+    assert len(in_pieces(replicate)) == (1 if 2 * size + 3 <= hot.RUN_BYTES else 5)
+
+    reply = ScanReply(1, LogStreamID(2), 3, (line(content), line(b""), line(small)), GLSN(4), GLSN(5), "why")
+    lines = b"".join(struct.pack("<QQIQQQI", 1, 1, 1, 2, 3, 4, length) for length in (size, 0, 3))
+    fixed = struct.pack("<QQHQQIH", 1, 2, 3, 4, 5, 3, 3)
+    assert b"".join(in_pieces(reply)) == frame(19, fixed + lines + b"why" + content + small)
 
 
 def test_a_small_message_owns_its_bytes_and_a_large_one_refers_to_its_frame() -> None:
@@ -158,18 +186,25 @@ def test_a_number_beyond_its_field_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (lambda body: body[:-1], "reaches beyond the end"),
-        (lambda body: body + b"x", "1 bytes follow"),
-        (lambda body: body[:34] + b"\xff\xff\xff\xff" + body[38:], "do not fit"),
+        (lambda body: body[:-1], "end at byte 147 of 146"),
+        (lambda body: body + b"x", "end at byte 147 of 148"),
+        (lambda body: told(4, 40 + 44, body), "end at byte 148 of 147"),
+        (lambda body: told((1 << 32) - 1, 40 + 48 + 44, body), "end at byte"),
+        (lambda body: told(1, 34, body), "end at byte"),
+        (lambda body: told(3, 34, body), "3 batches do not fit into the 147 bytes"),
+        (lambda body: told((1 << 32) - 1, 34, body), "do not fit"),
+        (lambda body: body[:38] + b"\xff\xff" + body[40:], "do not fit"),
+        (lambda body: body[:135], "2 batches do not fit into the 135 bytes"),
     ],
-    ids=["cut short", "too long", "more batches than bytes"],
 )
-def test_batches_fill_a_reply_exactly(change, complaint: str) -> None:  # type: ignore[no-untyped-def]
-    reply = ScanReply(1, LogStreamID(1), 0, (line(b"abc"), line(b"defg")))
+def test_batches_fill_a_reply_exactly(change: Callable[[bytes], bytes], complaint: str) -> None:
+    """Its fixed part has 40 bytes, the fields of each batch 48."""
+    reply = ScanReply(1, LogStreamID(1), 0, (line(b"abc"), line(b"defg")), detail="why?")
     body = change(catalogue.encode(reply)[HEADER:])
     codec = catalogue.CODECS[catalogue.NUMBERS[ScanReply]][1]
-    with pytest.raises(errors.ProtocolError, match=complaint):
-        codec.decode(memoryview(body), 0, len(body))
+    for decode in (codec.decode, codec.adopt):
+        with pytest.raises(errors.ProtocolError, match=complaint):
+            decode(memoryview(body), 0, len(body))
 
 
 def test_the_answers_of_one_message_are_those_it_was_made_of() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.wire.made import frame, resealed
 from tests.wire.peers import CLIENT, NODE, SECRET, Host, Recorder, Stranger, join, run, serve
 from varlog import errors, limits
 from varlog.core.messages import Append, CreateTopic, GetMetadata, Message, Replicate, ScanReply, Seal
@@ -106,7 +107,7 @@ def test_flush_hands_over_at_once() -> None:
         guest = await host.guest()
         connection = await dialed
         connection.send(Ping(1))
-        assert connection.buffered == 16
+        assert connection.buffered == 20
         connection.flush()
         assert connection.buffered == 0
         assert await guest.hear() == Ping(1)
@@ -228,11 +229,12 @@ GREETING = [Hello(1, 7, 1, 0, bytes(32)), Welcome(1, 7, 2, 5, bytes(32), bytes(3
     "said",
     [
         b"\xff" * 100,
-        bytes(8),
+        bytes(12),
         b"GET / HTTP/1.1\r\n\r\n",
-        catalogue.encode(Seal(1, LogStreamID(1), Epoch(1), LLSN(1), GLSN(0)))[:-1] + b"\xc1",
-        b"\xff\xff\xff\xff" + catalogue.encode(append(b""))[4:],
-        (limits.MAX_CONTROL_BYTES + 1).to_bytes(4, "little") + catalogue.encode(GetMetadata(1))[4:],
+        catalogue.encode(Seal(1, LogStreamID(1), Epoch(1), LLSN(1), GLSN(0)))[:-1] + b"\x01",
+        resealed(catalogue.encode(Seal(1, LogStreamID(1), Epoch(1), LLSN(1), GLSN(0)))[:-1] + b"\xc1"),
+        frame(catalogue.NUMBERS[Append], b"", length=(1 << 32) - 1),
+        frame(catalogue.NUMBERS[GetMetadata], b"\x91\x01", length=limits.MAX_CONTROL_BYTES + 1),
         *map(catalogue.encode, GREETING),
     ],
 )

@@ -13,6 +13,7 @@ from varlog.types import LLSN, Epoch, LogStreamID, Sequence
 from varlog.wire import Connection, Ping, Pong, Role, catalogue, dial
 from varlog.wire import connection as wire_connection
 from varlog.wire.frames import ReceiveBudget
+from varlog.wire.hot import HEADER_BYTES
 
 MIB = limits.MIB
 
@@ -79,7 +80,7 @@ def test_what_is_too_much_for_a_peer_that_does_not_read_is_dropped(monkeypatch: 
         while connection.send(append(sent, size)):
             sent += 1
             await turn()
-            assert connection.buffered <= 4 * MIB + size + 48
+            assert connection.buffered <= 4 * MIB + size + HEADER_BYTES + 40
         assert connection.buffered > 4 * MIB
         assert not connection.send(Ping(1)), "small or large"
         for number in range(sent):

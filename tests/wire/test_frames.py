@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import struct
 from collections.abc import Iterable
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
-from tests.wire.made import CLASSES, anything
+from tests.wire.made import CLASSES, DISGUISES, anything, frame, some
 from varlog import limits
-from varlog.core.messages import Append, GetMetadata, Message, Report
+from varlog.core.messages import Append, GetMetadata, Message, Replicate, Report, ScanReply
 from varlog.errors import ProtocolError
-from varlog.types import LLSN, Epoch, LogStreamID, Sequence
+from varlog.types import LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, Version
 from varlog.wire import Ping, catalogue
-from varlog.wire.frames import HEADER_BYTES, FrameReader, ReceiveBudget
+from varlog.wire.frames import FrameReader, ReceiveBudget
 from varlog.wire.hello import Hello, PeerRefused, Refused
+from varlog.wire.hot import HEADER_BYTES
 
 SMALL = HEADER_BYTES + limits.HELLO_BYTES
 AFTER_HELLO = [cls for cls in CLASSES if catalogue.AFTER_HELLO[catalogue.NUMBERS[cls]] is not None]
@@ -50,10 +50,6 @@ def feed(reader: FrameReader, data: bytes, sizes: Iterable[int] = ()) -> list[Me
     return found
 
 
-def frame(number: int, body: bytes, *, length: int | None = None, reserved: int = 0) -> bytes:
-    return struct.pack("<IHH", len(body) if length is None else length, number, reserved) + body
-
-
 def append(size: int) -> Append:
     return Append(1, LogStreamID(2), Epoch(2), Sequence(0), LLSN(1), random.Random(size).randbytes(size))
 
@@ -80,7 +76,7 @@ def test_many_frames_in_one_read() -> None:
     assert reader.frames == 1
 
 
-@pytest.mark.parametrize("size", [limits.RECEIVE_BUFFER_BYTES + extra for extra in (-49, -48, -47, 0, 1)] + [3 << 20])
+@pytest.mark.parametrize("size", [limits.RECEIVE_BUFFER_BYTES + extra for extra in (-53, -52, -51, 0, 1)] + [3 << 20])
 def test_large_frames_get_memory_of_their_own(size: int) -> None:
     messages = [Ping(1), append(size), Ping(2), append(size), append(10)]
     reader = opened()
@@ -136,8 +132,8 @@ def test_a_body_too_short_for_its_fields_is_refused(cls: type[Message]) -> None:
         (frame(60_000, b"x"), "message type 60000 has no place here"),
         (frame(catalogue.NUMBERS[Ping], bytes(8), reserved=1), "are 0; here they are 1"),
         (catalogue.encode(Hello(1, 1, 1, 1, bytes(32))), "Hello has no place here"),
-        (b"GET / HTTP/1.1\r\nHost: varlog\r\n\r\n", "bytes 6 and 7"),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "bytes 6 and 7|no place"),
+        (b"GET / HTTP/1.1\r\nHost: varlog\r\n\r\n", "bytes 10 and 11"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\x01", "bytes 10 and 11|no place"),
     ],
 )
 def test_what_is_no_frame_is_refused(data: bytes, complaint: str) -> None:
@@ -195,10 +191,11 @@ def test_a_large_body_that_is_not_its_message_is_refused() -> None:
 @given(st.data())
 def test_any_change_to_a_frame_is_taken_or_refused(data: st.DataObject) -> None:
     message = data.draw(anything())
-    whole = bytearray(catalogue.encode(message) + catalogue.encode(Ping(1)))
-    at = data.draw(st.integers(0, len(whole) - 1))
-    whole[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=6))
-    _taken_or_refused(bytes(whole))
+    changed = bytearray(catalogue.encode(message))
+    at = data.draw(st.integers(0, len(changed) - 1))
+    changed[at : at + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=6))
+    disguised = data.draw(st.sampled_from(DISGUISES))
+    _taken_or_refused(disguised(bytes(changed)) + catalogue.encode(Ping(1)))
 
 
 @settings(max_examples=300)
@@ -214,6 +211,67 @@ def _taken_or_refused(data: bytes) -> None:
         with contextlib.suppress(ProtocolError, PeerRefused):
             assert all(isinstance(message, Message) for message in feed(reader, data))
         assert reader.held <= most + LARGEST
+
+
+FOLLOWING = catalogue.encode(Ping(1, bytes(100))) * 60
+"""A frame that is longer than it was, for a damaged length, swallows what comes after it."""
+
+
+def _is_found(damaged: bytes, reader: FrameReader, sizes: Iterable[int] = ()) -> bool:
+    """Whether nothing is made of a frame, nor of those after it: it is refused, or the end of it never comes."""
+    try:
+        return feed(reader, damaged + FOLLOWING, sizes) == [] and reader.partial
+    except ProtocolError:
+        return True
+
+
+def _flipped(whole: bytes, bit: int) -> bytes:
+    damaged = bytearray(whole)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+@settings(max_examples=4, phases=[Phase.generate])
+@given(data=st.data())
+def test_one_damaged_bit_is_found_wherever_it_is(cls: type[Message], data: st.DataObject) -> None:
+    """Each bit of the header and of a small body; as many of a longer one."""
+    whole = catalogue.encode(data.draw(some(cls)))
+    every = range(8 * len(whole))
+    chosen = [*every[:640], *random.Random(0).sample(every[640:], min(200, len(every[640:])))]
+    begin = opened if cls in AFTER_HELLO else FrameReader
+    assert [bit for bit in chosen if not _is_found(_flipped(whole, bit), begin())] == []
+
+
+LARGE_REPORT = Report(StorageNodeID(1), 2, 3, Version(4), ((1, 2, 3, 4, 5, True),) * 60_000, False, False)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        append(400_000),
+        Replicate(LogStreamID(2), Epoch(2), LLSN(4), (Sequence(3),) * 2, (bytes(100), bytes(400_000))),
+        ScanReply(1, LogStreamID(2), 0, ((1, 1, 1, 2, 3, 4, bytes(400_000)), (2, 2, 1, 2, 3, 4, b"abc"))),
+        LARGE_REPORT,
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_one_damaged_bit_is_found_in_a_large_frame(message: Message) -> None:
+    whole = catalogue.encode(message)
+    assert len(whole) > limits.RECEIVE_BUFFER_BYTES, "received into memory of its own"
+    assert feed(opened(), whole) == [message]
+    every = range(8 * len(whole))
+    drawn = random.Random(0)
+    for bit in (*every[:640], *drawn.sample(every, 100), *every[-64:]):
+        sizes = drawn.choices([1, 11, 12, 13, 100, 200_000], k=4)
+        assert _is_found(_flipped(whole, bit), opened(), sizes), f"bit {bit}"
+
+
+@pytest.mark.parametrize("size", [10, 400_000])
+def test_what_was_damaged_is_told_from_what_was_made_wrong(size: int) -> None:
+    whole = catalogue.encode(append(size))
+    with pytest.raises(ProtocolError, match=f"a frame of {size + 40} bytes was damaged on the way"):
+        feed(opened(), _flipped(whole, 8 * len(whole) - 1))
 
 
 class Waiting:

@@ -7,11 +7,12 @@ import hmac
 
 import pytest
 
+from tests.wire.made import fitted
 from tests.wire.peers import CLIENT, CLUSTER, MEMBERS, NODE, SECRET, Recorder, Stranger, join, run, serve
 from varlog import errors, limits
 from varlog.core.messages import GetMetadata, Message
 from varlog.types import ClusterID
-from varlog.wire import Identity, Ping, Pong, Role, Secret, Server, catalogue, dial
+from varlog.wire import Identity, Ping, Pong, Role, Secret, Server, catalogue, dial, hot
 from varlog.wire.hello import (
     DIALER_LABEL,
     PROTOCOL_VERSION,
@@ -223,10 +224,10 @@ def test_dialing_says_why_it_was_refused(
         ([Proof(NONCE)], errors.ProtocolError),
         ([GetMetadata(1)], errors.ProtocolError),
         ([b"GET / HTTP/1.1\r\n\r\n"], errors.ProtocolError),
-        ([b"\0" * 8], errors.ProtocolError),
-        ([catalogue.encode(Hello(1, CLUSTER, 1, 0, NONCE))[:-1] + b"\xc1" * 9], errors.ProtocolError),
+        ([b"\0" * 12], errors.ProtocolError),
+        ([fitted(catalogue.encode(Hello(1, CLUSTER, 1, 0, NONCE)) + b"\xc1" * 8)], errors.ProtocolError),
     ],
-    ids=["cluster", "version", "role", "secret", "proof first", "no hello", "http", "zeros", "long nonce"],
+    ids=["cluster", "version", "role", "secret", "proof first", "no hello", "http", "zeros", "long body"],
 )
 def test_a_server_says_why_it_refuses(said: list[bytes | Message], error: type[errors.VarlogError]) -> None:
     async def main() -> None:
@@ -321,7 +322,7 @@ def test_messages_that_follow_the_hello_at_once_are_not_lost() -> None:
 def test_a_refusal_fits_into_a_frame_whatever_it_says() -> None:
     told = refusal(errors.ProtocolError("\U0001f600\udc80" * 1000))
     assert isinstance(told, Refused)
-    assert len(catalogue.encode(told)) <= 8 + limits.HELLO_BYTES
+    assert len(catalogue.encode(told)) <= hot.HEADER_BYTES + limits.HELLO_BYTES
 
 
 def test_a_server_of_the_right_role_may_still_be_another_one() -> None:

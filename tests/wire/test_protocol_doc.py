@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,14 @@ def test_tables_are_the_code_s(marker: str) -> None:
 
 def test_the_frame_is_the_one_shown() -> None:
     assert shown("frame", catalogue.encode(GetMetadata(1)))
+
+
+def test_the_checksum_is_the_one_shown() -> None:
+    names: dict[str, Callable[[bytes], int]] = {}
+    exec(compile(python_block("0x82F63B78"), "protocol.md", "exec"), names)
+    whole = catalogue.encode(GetMetadata(1))
+    assert names["crc32c"](whole[4:]).to_bytes(4, "little") == whole[:4]
+    assert names["crc32c"](b"123456789") == 0xE3069283, "the value by which everyone tells it"
 
 
 def test_the_hello_is_the_one_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,8 +101,8 @@ def _control(number: int, cls: type[Message], most: int) -> Codec:
         size = len(body)
         if size > most:
             raise InvalidArgument(f"a {cls.__name__} of {size} bytes; at most {most} fit into one")
-        out(pack(size, number, 0) + body)
-        return 8 + size
+        out(hot.sealed(pack(size, number, 0) + body))
+        return hot.HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         return parse(view[begin:end])

@@ -1,15 +1,17 @@
 """Frames: cutting messages out of the stream of bytes.
 
-A frame is an 8-byte header (length of the body, message type, 0; little-endian) and the body. `FrameReader` owns the
-memory that the socket is read into, and is told how much arrived; it does no I/O of its own.
+A frame is a 12-byte header (checksum of all that follows it, length of the body, message type, 0; little-endian) and
+the body. The checksum is there because TCP's own lets one error in some ten thousands pass, and a wrong number in a
+commit could not be told from a right one. `FrameReader` owns the memory that the socket is read into, and is told how
+much arrived; it does no I/O of its own.
 
 Most frames are small: they are read many at a time into one buffer and taken apart in one loop, and whatever a message
 keeps is copied out of it. A frame that does not fit into the buffer gets memory of its own size, into which the rest of
 it is received directly; its message then refers to that memory.
 
 What must hold: a length is checked against the bounds of its message type before any memory is taken for it; memory for
-large frames is taken from a budget shared by the whole process (`ReceiveBudget`); and any number of malformed, partial
-or oversized frames costs no more than the buffer.
+large frames is taken from a budget shared by the whole process (`ReceiveBudget`); any number of malformed, partial or
+oversized frames costs no more than the buffer; and no message is made from a frame before its checksum was found right.
 """
 
 from __future__ import annotations
@@ -21,16 +23,19 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Protocol
 
+from crc32c import crc32c
+
 from varlog import limits
 from varlog.core.messages import Message
 from varlog.errors import ProtocolError
 from varlog.wire import catalogue
 from varlog.wire.hello import PeerRefused
-from varlog.wire.hot import Decode
+from varlog.wire.hot import HEADER_BYTES, Decode
 
-HEADER: Final = Struct("<II")
-"""Length, and the type with the 0 above it: what is not 0 there makes an unknown type."""
-HEADER_BYTES: Final = HEADER.size
+HEADER: Final = Struct("<III")
+"""Checksum, length, and the type with the 0 above it: what is not 0 there makes an unknown type."""
+assert HEADER.size == HEADER_BYTES
+_CHECKED_FROM: Final = 4
 
 _unpack_header = HEADER.unpack_from
 
@@ -38,7 +43,20 @@ _unpack_header = HEADER.unpack_from
 class FrameReader:
     """Takes apart what one connection receives."""
 
-    __slots__ = ("_adopt", "_end", "_filled", "_large", "_store", "_table", "frames", "halted", "received", "wanted")
+    __slots__ = (
+        "_adopt",
+        "_begun",
+        "_crc",
+        "_end",
+        "_filled",
+        "_large",
+        "_store",
+        "_table",
+        "frames",
+        "halted",
+        "received",
+        "wanted",
+    )
 
     def __init__(self) -> None:
         self._table = catalogue.BEFORE_HELLO
@@ -47,6 +65,7 @@ class FrameReader:
         self._large: memoryview | None = None
         self._filled = 0
         self._adopt: Decode | None = None
+        self._crc = self._begun = 0
         self.halted = False
         """Set by whoever handles a message, to be given no further one."""
         self.wanted = 0
@@ -98,7 +117,7 @@ class FrameReader:
         end = self._end + nbytes
         at = 0
         while end - at >= HEADER_BYTES:
-            length, kind = unpack(store, at)
+            crc, length, kind = unpack(store, at)
             try:
                 least, most, decode, _ = table[kind]  # None is a TypeError
             except (IndexError, TypeError):
@@ -111,6 +130,8 @@ class FrameReader:
                 if stop - at > len(store):
                     self.wanted = length
                 break
+            if crc32c(store[at + _CHECKED_FROM : stop]) != crc:
+                raise _damaged(length)
             try:
                 message = decode(store, begin, stop)
             except PeerRefused:
@@ -134,7 +155,8 @@ class FrameReader:
 
     def begin_large(self) -> None:
         """Take memory for the frame whose header has arrived; what came of its body moves there."""
-        length, kind = _unpack_header(self._store, 0)
+        self._crc, length, kind = _unpack_header(self._store, 0)
+        self._begun = crc32c(self._store[_CHECKED_FROM:HEADER_BYTES])
         entry = self._table[kind]
         assert entry is not None
         assert length == self.wanted, "asked for when its header arrived"
@@ -151,6 +173,8 @@ class FrameReader:
         self._filled += nbytes
         if self._filled < len(self._large):
             return False
+        if crc32c(self._large, self._begun) != self._crc:
+            raise _damaged(self._filled)
         try:
             message = self._adopt(self._large.toreadonly(), 0, self._filled)
         except Exception as broken:
@@ -162,9 +186,13 @@ class FrameReader:
         return True
 
 
+def _damaged(length: int) -> ProtocolError:
+    return ProtocolError(f"a frame of {length} bytes was damaged on the way")
+
+
 def _misplaced(kind: int) -> ProtocolError:
     if kind > 0xFFFF:
-        return ProtocolError(f"bytes 6 and 7 of a frame's header are 0; here they are {kind >> 16}")
+        return ProtocolError(f"bytes 10 and 11 of a frame's header are 0; here they are {kind >> 16}")
     return ProtocolError(f"{catalogue.name_of(kind)} has no place here")
 
 

@@ -2,7 +2,7 @@
 
 Their bodies are fixed little-endian fields, followed in some by the raw bytes of a record batch. Each function here
 makes the codec of one message from the message's number: the header of its frame and its fixed part are one `struct`,
-so encoding a message is one call to it and one concatenation.
+so encoding a message is one call to it, a checksum over it, and one or two concatenations.
 
 A decoder is given the buffer and where in it the body lies. `decode` is for a buffer that will be overwritten: what it
 returns owns its bytes. `adopt` is for a buffer that was made for this frame alone: what it returns refers into it.
@@ -12,9 +12,11 @@ The reader of frames has checked the body's length against the codec's bounds be
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
 
 from varlog import limits
 from varlog.batch import Buffer
@@ -45,6 +47,9 @@ RUN_BYTES: Final = 64 * limits.KIB
 """Of several batches together, likewise."""
 
 FRAME: Final = "<IHH"
+"""What follows a frame's checksum: length of the body, type, 0."""
+HEADER_BYTES: Final = 12
+_CRC: Final = Struct("<I")
 
 
 class Codec(NamedTuple):
@@ -85,19 +90,35 @@ LAYOUTS: Final[dict[type[Message], str]] = {
     ReplicateAck: "QQQ?QQ",
 }
 """The fixed part of each, in the order of its fields; a batch or payload is what follows. Three differ. `ScanReply`:
-its fixed part is request, lsid, code, complete_to, first, number of batches and bytes of detail; the detail and the
-batches follow, each batch behind a `STORED`. `AppendReplies` and `Replicate`: the fixed part ends with the number n of
-what follows in columns: n requests, n llsns (u64 each) and n counts (u32); or n previous sequences (u64), the lengths
-of n batches (u32), and the batches."""
+its fixed part is request, lsid, code, complete_to, first, number n of batches and bytes of detail; n times `STORED`,
+the detail and the batches follow. `AppendReplies` and `Replicate`: the fixed part ends with the number n of what
+follows in columns: n requests, n llsns (u64 each) and n counts (u32); or n previous sequences (u64), the lengths of n
+batches (u32), and the batches."""
 
-STORED: Final = Struct("<QQIQQQI")
-"""Before each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
+STORED_FIELDS: Final = "QQIQQQI"
+STORED: Final = Struct("<" + STORED_FIELDS)
+"""Of each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
 
 
 def _fixed(cls: type[Message]) -> tuple[Callable[..., bytes], Callable[..., tuple[Any, ...]], int]:
     """To pack the fixed part behind its frame's header, to unpack it, and its size."""
     body = Struct("<" + LAYOUTS[cls])
     return Struct(FRAME + LAYOUTS[cls]).pack, body.unpack_from, body.size
+
+
+def sealed(rest: bytes) -> bytes:
+    """A whole frame, from all that follows its checksum."""
+    return _CRC.pack(crc32c(rest)) + rest
+
+
+def _seal_pieces(first: bytes, batches: Sequence[Buffer], out: Out) -> None:
+    """The same of a frame whose batches are sent from where they lie."""
+    crc = crc32c(first)
+    for batch in batches:
+        crc = crc32c(batch, crc)
+    out(_CRC.pack(crc) + first)
+    for batch in batches:
+        out(batch)
 
 
 def _payload_size(payload: Buffer, most: int) -> int:
@@ -112,8 +133,8 @@ def ping(number: int) -> Codec:
 
     def encode(message: Ping, out: Out) -> int:
         size = 8 + _payload_size(message.payload, limits.MAX_PING_BYTES)
-        out(pack(size, number, 0, message.request) + message.payload)
-        return 8 + size
+        out(sealed(pack(size, number, 0, message.request) + message.payload))
+        return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         return Ping(unpack(view, begin)[0], view[begin + 8 : end].tobytes())
@@ -125,8 +146,8 @@ def pong(number: int) -> Codec:
     pack, unpack, _ = _fixed(Pong)
 
     def encode(message: Pong, out: Out) -> int:
-        out(pack(16, number, 0, message.request, message.time))
-        return 24
+        out(sealed(pack(16, number, 0, message.request, message.time)))
+        return HEADER_BYTES + 16
 
     def decode(view: memoryview, begin: int, _end: int) -> Message:
         return Pong(*unpack(view, begin))
@@ -153,11 +174,10 @@ def append(number: int) -> Codec:
             message.horizon,
         )
         if size <= JOIN_BYTES:
-            out(head + batch)
+            out(sealed(head + batch))
         else:
-            out(head)
-            out(batch)
-        return 48 + size
+            _seal_pieces(head, (batch,), out)
+        return HEADER_BYTES + 40 + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         request, lsid, epoch, prev_sequence, horizon = unpack(view, begin)
@@ -175,22 +195,24 @@ def append_reply(number: int) -> Codec:
 
     def encode(message: AppendReply, out: Out) -> int:
         out(
-            pack(
-                size,
-                number,
-                0,
-                message.request,
-                message.lsid,
-                message.code,
-                message.epoch,
-                message.glsn,
-                message.llsn,
-                message.count,
-                message.replicas,
-                message.synced,
+            sealed(
+                pack(
+                    size,
+                    number,
+                    0,
+                    message.request,
+                    message.lsid,
+                    message.code,
+                    message.epoch,
+                    message.glsn,
+                    message.llsn,
+                    message.count,
+                    message.replicas,
+                    message.synced,
+                )
             )
         )
-        return 8 + size
+        return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, _end: int) -> Message:
         return AppendReply(*unpack(view, begin))
@@ -208,8 +230,9 @@ def append_replies(number: int) -> Codec:
         fixed = pack(
             size, number, 0, message.lsid, message.epoch, message.replicas, message.synced, message.shift, n
         )  # fmt: skip
-        out(fixed + struct.pack(f"<{2 * n}Q{n}I", *message.requests, *message.llsns, *message.counts))
-        return 8 + size
+        columns = struct.pack(f"<{2 * n}Q{n}I", *message.requests, *message.llsns, *message.counts)
+        out(sealed(fixed + columns))
+        return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         lsid, epoch, replicas, synced, shift, n = unpack(view, begin)
@@ -246,14 +269,12 @@ def replicate(number: int) -> Codec:
         fixed = pack(body, number, 0, message.lsid, message.epoch, message.llsn, n)
         columns = struct.pack(f"<{n}Q{n}I", *message.prev_sequences, *lengths)
         if size <= RUN_BYTES:
-            frame = b"".join((fixed, columns, *batches))
+            frame = sealed(b"".join((fixed, columns, *batches)))
             last = (message, frame)
             out(frame)
         else:
-            out(fixed + columns)
-            for batch in batches:
-                out(batch)
-        return 8 + body
+            _seal_pieces(fixed + columns, batches, out)
+        return HEADER_BYTES + body
 
     def adopt(body: bytes | memoryview, begin: int, end: int) -> Message:
         lsid, epoch, llsn, n = unpack(body, begin)
@@ -283,19 +304,21 @@ def replicate_ack(number: int) -> Codec:
 
     def encode(message: ReplicateAck, out: Out) -> int:
         out(
-            pack(
-                size,
-                number,
-                0,
-                message.lsid,
-                message.snid,
-                message.epoch,
-                message.accepted,
-                message.received_end,
-                message.durable_end,
+            sealed(
+                pack(
+                    size,
+                    number,
+                    0,
+                    message.lsid,
+                    message.snid,
+                    message.epoch,
+                    message.accepted,
+                    message.received_end,
+                    message.durable_end,
+                )
             )
         )
-        return 8 + size
+        return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, _end: int) -> Message:
         return ReplicateAck(*unpack(view, begin))
@@ -308,18 +331,20 @@ def scan(number: int) -> Codec:
 
     def encode(message: Scan, out: Out) -> int:
         out(
-            pack(
-                size,
-                number,
-                0,
-                message.request,
-                message.lsid,
-                message.glsn_begin,
-                message.max_bytes,
-                message.wait,
+            sealed(
+                pack(
+                    size,
+                    number,
+                    0,
+                    message.request,
+                    message.lsid,
+                    message.glsn_begin,
+                    message.max_bytes,
+                    message.wait,
+                )
             )
         )
-        return 8 + size
+        return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, _end: int) -> Message:
         return Scan(*unpack(view, begin))
@@ -335,64 +360,44 @@ are, if they are small."""
 
 def scan_reply(number: int) -> Codec:
     pack, unpack, head = _fixed(ScanReply)
-    pack_stored, unpack_stored, step = STORED.pack, STORED.unpack_from, STORED.size
+    step = STORED.size
 
     def encode(message: ScanReply, out: Out) -> int:
         detail = message.detail.encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
-        pieces: list[Buffer] = [detail] if detail else []
-        size = head + len(detail)
+        batches: list[Buffer] = []
+        fields: list[int] = []
         for glsn, llsn, count, epoch, version, time, batch in message.batches:
-            length = len(batch)
-            size += step + length
-            pieces += (pack_stored(glsn, llsn, count, epoch, version, time, length), batch)
+            fields += (glsn, llsn, count, epoch, version, time, len(batch))
+            batches.append(batch)
+        n = len(batches)
+        size = head + n * step + len(detail) + sum(map(len, batches))
         if size > MAX_SCAN_REPLY:
             raise InvalidArgument(f"a reply of {size} bytes to a scan; at most {MAX_SCAN_REPLY} fit into one")
-        out(
-            pack(
-                size,
-                number,
-                0,
-                message.request,
-                message.lsid,
-                message.code,
-                message.complete_to,
-                message.first,
-                len(message.batches),
-                len(detail),
-            )
-        )
-        for piece in pieces:
-            out(piece)
-        return 8 + size
+        fixed = pack(
+            size, number, 0, message.request, message.lsid, message.code, message.complete_to, message.first, n,
+            len(detail),
+        )  # fmt: skip
+        _seal_pieces(b"".join((fixed, struct.pack("<" + n * STORED_FIELDS, *fields), detail)), batches, out)
+        return HEADER_BYTES + size
 
     def adopt(view: memoryview, begin: int, end: int) -> Message:
-        request, lsid, code, complete_to, first, count, told = unpack(view, begin)
-        at = begin + head + told
-        detail = str(view[begin + head : at], "utf-8", "replace") if told else ""
-        batches = _stored(view, at, end, count, unpack_stored)
-        return ScanReply(request, lsid, code, batches, complete_to, first, detail)
+        request, lsid, code, complete_to, first, n, told = unpack(view, begin)
+        lines = begin + head
+        at = lines + n * step
+        if at + told > end:
+            raise ProtocolError(f"{n} batches do not fit into the {end - begin} bytes of a reply to a scan")
+        detail = str(view[at : at + told], "utf-8", "replace") if told else ""
+        at += told
+        batches: list[StoredLine] = []
+        for glsn, llsn, count, epoch, version, time, length in STORED.iter_unpack(view[lines : lines + n * step]):
+            batches.append((glsn, llsn, count, epoch, version, time, view[at : at + length]))
+            at += length
+        if at != end:
+            raise ProtocolError(f"the batches of a reply to a scan end at byte {at - begin} of {end - begin}")
+        return ScanReply(request, lsid, code, tuple(batches), complete_to, first, detail)
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         """Copies the body once; the batches refer into the copy."""
         return adopt(memoryview(view[begin:end].tobytes()), 0, end - begin)
 
     return Codec(encode, decode, adopt, head, MAX_SCAN_REPLY)
-
-
-def _stored(view: memoryview, at: int, end: int, left: int, unpack: Callable[..., Any]) -> tuple[StoredLine, ...]:
-    """The batches of a reply to a scan, which fill the rest of it exactly."""
-    step = STORED.size
-    if left * step > end - at:
-        raise ProtocolError(f"{left} batches do not fit into the {end - at} bytes left of a reply to a scan")
-    batches: list[StoredLine] = []
-    while left:
-        glsn, llsn, count, epoch, version, time, length = unpack(view, at)
-        begin = at + step
-        at = begin + length
-        if at > end:
-            raise ProtocolError("a batch reaches beyond the end of the reply to a scan")
-        batches.append((glsn, llsn, count, epoch, version, time, view[begin:at]))
-        left -= 1
-    if at != end:
-        raise ProtocolError(f"{end - at} bytes follow the last batch of a reply to a scan")
-    return tuple(batches)
