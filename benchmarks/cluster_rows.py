@@ -303,18 +303,13 @@ async def disk_bytes_row(place: Place) -> Row:
 
 
 async def fill(place: Place) -> float:
-    """Let the log of one log stream be at least 2 GB long on every node; how many GB it is."""
-    while (size := _log_bytes(place.cluster)) < FILL_BYTES:
-        await cluster_load.append_bytes(place.one, Load(1024, 100, 128), FILL_BYTES - size)
-    return size / GB
-
-
-def _log_bytes(cluster: LocalCluster) -> int:
-    """On the node that has least; what is preallocated counts as well."""
-    return min(
-        sum(path.stat().st_size for path in (cluster.path / f"node-{number}").rglob("*.seg"))
-        for number in range(1, len(cluster.nodes) + 1)
-    )
+    """Let the log of one log stream hold 2 GB, and that of four next to nothing; how many GB lie on a node then."""
+    for log in (place.one, place.four):
+        await log.trim(await cluster_load.settle(log))
+    await cluster_load.append_bytes(place.one, Load(1024, 100, 128), FILL_BYTES)
+    (stream,) = place.one.log_streams
+    segments = (place.cluster.path / "node-1").rglob(f"lsid={stream.lsid}/*.seg")
+    return sum(path.stat().st_size for path in segments) / GB
 
 
 def memory_rows(cluster: LocalCluster) -> list[Row]:

@@ -30,6 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 WIDTH = 130
 """Of the table, where there is no terminal to fit it to."""
+LONGEST_BAR = 4
+"""In targets."""
 Op = Literal[">=", "<="]
 
 
@@ -144,9 +146,12 @@ def _draw(title: str, rows: Sequence[Row]) -> None:
 
 
 def _share(row: Row) -> float:
+    """How far the bar goes. One that is far beyond its target would leave no room for the others."""
     if row.target is None:
         return 0
-    return row.held / row.target if row.op == ">=" else row.target / row.held
+    if row.op == ">=":
+        return min(LONGEST_BAR, row.held / row.target)
+    return min(LONGEST_BAR, row.target / row.held) if row.held > 0 else LONGEST_BAR
 
 
 def _label(row: Row) -> str:

@@ -95,3 +95,14 @@ def test_the_picture_shows_rows_without_a_target_too(tmp_path: Path, monkeypatch
     assert picture(fast) == alone
     assert picture(fast, Row("watched", 7, "x/s")) != alone
     assert picture(fast, Row("watched", 7, "x/s")) != picture(fast, Row("watched", 8, "x/s"))
+
+
+@pytest.mark.parametrize("value", [0.001, 0.0, -0.04])
+def test_a_figure_far_beyond_its_target_leaves_room_for_the_others(
+    value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    assert (
+        report("some", [Row("much better", value, "ms", op="<=", target=1), Row("just", 1, "ms", op="<=", target=1)])
+        == 0
+    )
