@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -103,9 +104,16 @@ async def run(directory: Path, tell: Progress) -> tuple[list[Row], Results]:
     return rows, results
 
 
+async def run_until_terminated(directory: Path) -> tuple[list[Row], Results]:
+    """Who ends the benchmark finds no daemons and no gigabytes left behind."""
+    running = asyncio.ensure_future(run(directory, Progress()))
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    return await running
+
+
 def main() -> int:
     with scratch() as directory:
-        rows, results = uvloop.run(run(directory, Progress()))
+        rows, results = uvloop.run(run_until_terminated(directory))
     cluster_matrix.show(results)
     return report("cluster", rows, cluster_matrix.rows(results))
 

@@ -104,11 +104,13 @@ async def append_for(log: Log, load: Load, seconds: float, warm_up: float = WARM
     calls, call = Calls(), appending(log, load)
     tasks = [asyncio.create_task(calls.repeat(call)) for _ in range(load.in_flight)]
     begin = perf_counter() + warm_up
-    done, _ = await asyncio.wait(tasks, timeout=warm_up + seconds, return_when=asyncio.FIRST_COMPLETED)
-    end = perf_counter()
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=warm_up + seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        end = perf_counter()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()  # tasks end by an error only
     await settle(log)
