@@ -36,15 +36,31 @@ class Volume:
         self.storage.stage_batch(LLSN(self._end), Epoch(2), Sequence(0), packed, batch.verify(packed))
         self._end += 1
 
-    def submit(self, size: int) -> None:
+    def submit(self, size: int, *, at_once: bool = False) -> None:
         self.stage(size)
-        self.writing.submit(self.storage)
+        self.writing.submit(self.storage, at_once=at_once)
 
     def recovered_end(self) -> int:
         """What another start finds."""
         storage = LogStreamStorage.open(self.fs, self.path, IDENTITY)
         storage.close()
         return storage.recovered.uncommitted_llsn_end
+
+
+def test_a_small_group_is_written_at_once_if_that_is_asked_for(tmp_path: Path) -> None:
+    async def main() -> None:
+        volume = Volume(tmp_path)
+        volume.submit(100, at_once=True)
+        ((group, error),) = volume.told
+        assert error is None
+        assert group is not None
+        assert group.synced
+        assert not volume.writing.is_busy(volume.storage)
+        await volume.writing.stop()
+        volume.storage.close()
+        assert volume.recovered_end() == 2
+
+    run(main())
 
 
 def test_a_small_group_is_written_one_turn_later_and_a_large_one_by_a_thread(tmp_path: Path) -> None:

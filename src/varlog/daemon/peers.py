@@ -24,6 +24,7 @@ class Peers:
         self._connections: dict[Address, list[Connection]] = {}
         self._newest: dict[Address, Connection] = {}
         self._names: dict[Connection, Address] = {}
+        self._unflushed: dict[Connection, None] = {}
         self._guests = 0
 
     def __len__(self) -> int:
@@ -46,6 +47,7 @@ class Peers:
 
     def drop(self, connection: Connection) -> Address | None:
         """A connection is closed; its address, if it was the last one there."""
+        self._unflushed.pop(connection, None)
         address = self._names.pop(connection, None)
         if address is None:
             return None
@@ -66,7 +68,16 @@ class Peers:
     def send(self, address: Address, message: Message) -> bool:
         """False if nobody is there, or more is waiting to be sent than may."""
         connection = self._newest.get(address)
-        return connection is not None and connection.send(message)
+        if connection is None:
+            return False
+        self._unflushed[connection] = None
+        return connection.send(message)
+
+    def flush(self) -> None:
+        """Hand what was sent to the kernel now, instead of at the end of the loop's turn."""
+        for connection in self._unflushed:
+            connection.flush()
+        self._unflushed.clear()
 
     def close(self) -> None:
         """Close every connection: nothing more is received from any."""

@@ -158,8 +158,11 @@ class MetadataRepositoryServer:
         except errors.VarlogError as error:
             self._fail(error)
 
-    def on_turn(self, connection: Connection) -> None:
-        pass
+    def on_turn(self, _connection: Connection) -> None:
+        # Whoever has reported waits for nothing else; and so that the nodes need not wait for the end of the loop's
+        # turn, what comes of it is sent at once.
+        self._drive()
+        self.peers.flush()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         address = self.peers.drop(connection)
@@ -182,7 +185,7 @@ class MetadataRepositoryServer:
     # The journal
 
     def _wake(self) -> None:
-        self._loop.call_soon(self._drive)
+        self._loop.call_soon(self._drive)  # if no message was the reason, whose turn would see to it
 
     def _drive(self) -> None:
         journal = self._journal

@@ -114,6 +114,8 @@ class StorageNodeServer:
         self._asked = 0.0
         self._requests = 0
         self._is_settling = False
+        self._is_writing = False
+        """A group is written within `_settle`, which will see to what comes of it."""
         self._is_active = True
         self._is_stopping = False
         self._has_failed = False
@@ -352,12 +354,22 @@ class StorageNodeServer:
         self._is_settling = False
         if self._is_stopping:
             return
+        self._tell_others()
+        urgent = [replica for replica in self.replicas if replica.storage.urgent_bytes is not None]
+        if not urgent:
+            return
+        self._is_writing = True
+        for replica in urgent:
+            self._writings[replica.volume].submit(replica.storage, at_once=replica is urgent[0])
+        self._is_writing = False
+        self._tell_others()
+
+    def _tell_others(self) -> None:
+        """Do the reads, replicate, report; and before anything blocks, hand it all to the kernel."""
         if self.node.reads:
             self._read_some()
         self.node.flush(self._loop.time())
-        for replica in self.replicas:
-            if replica.storage.urgent_bytes is not None:
-                self._writings[replica.volume].submit(replica.storage)
+        self.peers.flush()
 
     def _on_written(
         self, storage: LogStreamStorage, group: WriteGroup | None, error: errors.VarlogError | None
@@ -381,7 +393,8 @@ class StorageNodeServer:
         except errors.ConsistencyViolation as violation:
             self._fail(violation)
             return
-        self._settle()
+        if not self._is_writing:
+            self._settle()
 
     def _replica_of(self, storage: LogStreamStorage) -> Replica:
         return next(replica for replica in self.replicas if replica.storage is storage)

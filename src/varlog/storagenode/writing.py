@@ -5,8 +5,8 @@ two hops between threads cost as much as the sync they would hide, and what arri
 makes up the next group. A large group, or any on a disk that has lately been slow, goes to the volume's writer thread
 (`GroupCommitWriter`), and the loop serves others meanwhile.
 
-There is one group of a replica under way at a time. A group is written one turn of the loop after it was asked for, so
-that what was sent to others in this turn is on its way before the loop waits for the disk.
+There is one group of a replica under way at a time. Before the loop waits for the disk, what was sent to others is
+handed to the kernel, and where several replicas have something to write the loop looks at its sockets in between.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ class VolumeWriting:
     def is_busy(self, storage: LogStreamStorage) -> bool:
         return storage in self._busy
 
-    def submit(self, storage: LogStreamStorage) -> None:
-        """Write what is staged and waited for, if no group of it is under way."""
+    def submit(self, storage: LogStreamStorage, *, at_once: bool) -> None:
+        """Write what is staged and waited for, if no group of it is under way; `at_once` or in the loop's next turn."""
         size = storage.urgent_bytes
         if size is None or storage in self._busy or storage.poisoned or storage.corruption is not None:
             return
         self._busy.add(storage)
-        self._loop.call_soon(self._begin, storage)
+        if at_once:
+            self._begin(storage)
+        else:
+            self._loop.call_soon(self._begin, storage)
 
     def _begin(self, storage: LogStreamStorage) -> None:
         if self._idle is not None:
