@@ -64,37 +64,45 @@ async def small_batches(place: Place, tell: Progress) -> list[Row]:
     return [*rows, *appended, four, *read]
 
 
+async def loads(cluster: LocalCluster, one: Log, limits: Limits, tell: Progress) -> tuple[list[Row], Results, float]:
+    """Every row that needs somebody to append or read, and the matrix. Afterwards only the topic of one log stream is
+    left, with so many GB in it."""
+    results: dict[cluster_matrix.Cell, Appended] = {}
+    async with AsyncExitStack() as stack:
+        four = await open_topic(stack, cluster, "four", Shape(3, 4))
+        logs = {shape: await open_topic(stack, cluster, f"matrix-{shape}", shape) for shape in cluster_matrix.SHAPES}
+        place = Place(cluster, one, four, limits, [])
+        rows = await small_batches(place, tell)
+        tell("appends of 1 KiB and 16 KiB")
+        bandwidth, large = await cluster_rows.bandwidth_rows(place)
+        rows += bandwidth
+        tell("scan of 1 KiB, disk bytes")
+        rows += [await cluster_rows.scan_large_row(place, large), await cluster_rows.disk_bytes_row(place)]
+        tell("filling the log up to 2 GB")
+        gigabytes = await cluster_rows.fill(place)
+        async for cell, appended in cluster_matrix.measure(logs):
+            tell(f"matrix: {cell.load} {cell.shape}: {appended.entries_per_second:,.0f} entries/s")
+            results[cell] = appended
+    async with varlog.admin(cluster.path, timeout=TIMEOUT) as admin:
+        for topic in await admin.topics():
+            if topic.name != one.name:
+                await admin.remove_topic(topic.name)
+    return [*limits.rows(), place.others_row(), *rows], results, gigabytes
+
+
 async def run(directory: Path, tell: Progress) -> tuple[list[Row], Results]:
     """Every row, and the matrix."""
     gc.collect()
     gc.freeze()  # what the benchmark has imported is not the client's
     tell("bare frames")
     rows = await bare_frames.measure()
-    results: dict[cluster_matrix.Cell, Appended] = {}
     async with AsyncExitStack() as stack:
         echo_address = stack.enter_context(bare_frames.echo_server())
         tell("starting the cluster")
         cluster = await stack.enter_async_context(LocalCluster(directory / "cluster"))
         one = await stack.enter_async_context(varlog.connect(cluster.path, timeout=TIMEOUT))
-        four = await open_topic(stack, cluster, "four", Shape(3, 4))
-        logs = {shape: await open_topic(stack, cluster, f"matrix-{shape}", shape) for shape in cluster_matrix.SHAPES}
-        place = Place(cluster, one, four, Limits(directory, echo_address), [])
-        measured = await small_batches(place, tell)
-        tell("appends of 1 KiB and 16 KiB")
-        bandwidth, large = await cluster_rows.bandwidth_rows(place)
-        tell("scan of 1 KiB, disk bytes")
-        measured += [
-            *bandwidth,
-            await cluster_rows.scan_large_row(place, large),
-            await cluster_rows.disk_bytes_row(place),
-        ]
-        tell("filling the log up to 2 GB")
-        gigabytes = await cluster_rows.fill(place)
-        rows += [*place.limits.rows(), place.others_row(), *measured]
-        async for cell, appended in cluster_matrix.measure(logs):
-            tell(f"matrix: {cell.load} {cell.shape}: {appended.entries_per_second:,.0f} entries/s")
-            results[cell] = appended
-        rows += cluster_rows.memory_rows(cluster)
+        measured, results, gigabytes = await loads(cluster, one, Limits(directory, echo_address), tell)
+        rows += [*measured, cluster_rows.memory_row(cluster)]
         tell(f"idling for {IDLE_SECONDS:g} s")
         await asyncio.sleep(REST_SECONDS)
         rows.append(await cluster_rows.idle_row(cluster, IDLE_SECONDS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import compileall
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
+import varlog
 from varlog.processes import Daemon, LocalCluster
 
 CLIENT = "client"
@@ -101,6 +103,7 @@ def python_seconds() -> float:
 async def restart(cluster: LocalCluster, rounds: int, *, kill: bool) -> tuple[float, float]:
     """Median seconds from exec until the first storage node serves, and of Python's own start, in turns. It was killed
     before, or stopped in good order."""
+    compileall.compile_dir(varlog.__path__[0], quiet=2)  # as pip leaves a package that it installs
     node = cluster.nodes[0]
     again = InstalledDaemon(node.name, node.program, cluster.path, node.options)
     await node.kill()

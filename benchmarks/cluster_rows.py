@@ -312,11 +312,11 @@ async def fill(place: Place) -> float:
     return sum(path.stat().st_size for path in segments) / GB
 
 
-def memory_rows(cluster: LocalCluster) -> list[Row]:
+def memory_row(cluster: LocalCluster) -> Row:
     """The most memory a daemon had resident since it began."""
     sizes = {daemon.name: status_bytes(daemon.pid, "VmHWM") / MB for daemon in cluster.daemons}
     told = ", ".join(f"{name} {size:.0f} MB" for name, size in sizes.items())
-    return [Row("rss-max", max(sizes.values()), "MB", op="<=", target=200, note=f"the largest daemon's VmHWM: {told}")]
+    return Row("rss-max", max(sizes.values()), "MB", op="<=", target=200, note=f"the largest daemon's VmHWM: {told}")
 
 
 async def idle_row(cluster: LocalCluster, seconds: float) -> Row:
