@@ -587,13 +587,16 @@ class MetadataRepository:
     def _announce_cut(self, version: Version, cut: Cut) -> None:
         ranges_of: dict[tuple[StorageNodeID, ...], list[Range]] = {}
         streams = self.state.streams
+        primaries = set()
         for line in cut.ranges:
-            ranges_of.setdefault(streams[LogStreamID(line[0])].replicas, []).append(line)
+            stream = streams[LogStreamID(line[0])]
+            ranges_of.setdefault(stream.replicas, []).append(line)
+            primaries.add(stream.primary)
         hwms_of: dict[StorageNodeID, list[tuple[int, int, int]]] = {}
         for hwm in cut.hwms:
             for snid in self._hosts[TopicID(hwm[0])]:
                 hwms_of.setdefault(snid, []).append(hwm)
-        for snid in sorted(hwms_of):
+        for snid in sorted(hwms_of, key=lambda snid: (snid not in primaries, snid)):  # who has clients waiting, first
             ranges = [line for replicas, lines in ranges_of.items() if snid in replicas for line in lines]
             self._send_commit(snid, version, tuple(hwms_of[snid]), tuple(ranges), (), ())
 

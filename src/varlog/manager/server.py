@@ -45,8 +45,8 @@ from varlog.wire.link import Link, dial
 from varlog.wire.secret import Secret
 from varlog.wire.server import Server
 
-HEARTBEAT: Final = 0.3
-FRESH: Final = 1.0
+HEARTBEAT: Final = 0.5
+FRESH: Final = 1.5
 """A node that has not answered for so long is not counted on."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {

@@ -246,6 +246,7 @@ class StorageNodeServer:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__}")
 
     def on_turn(self, _connection: Connection) -> None:
+        self.peers.flush()
         self._settle_soon()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
