@@ -10,10 +10,12 @@ restart come after the log has grown to 2 GB.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import gc
 import signal
 import sys
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from time import perf_counter
 
@@ -120,10 +122,21 @@ async def run_until_terminated(directory: Path) -> tuple[list[Row], Results]:
 
 
 def main() -> int:
-    with scratch() as directory:
+    with alone(), scratch() as directory:
         rows, results = uvloop.run(run_until_terminated(directory))
     cluster_matrix.show(results)
     return report("cluster", rows, cluster_matrix.rows(results))
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Two of these at once would measure each other."""
+    with open(__file__, "rb") as this:
+        try:
+            fcntl.flock(this, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SystemExit("another run of this benchmark is under way; wait until it has ended") from None
+        yield
 
 
 if __name__ == "__main__":
