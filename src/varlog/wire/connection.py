@@ -37,6 +37,11 @@ from varlog.wire.hello import Handshake, Identity, PeerRefused, Refused, refusal
 _EARLY_FLUSH: Final = 32 * limits.KIB
 """What is queued beyond this is not held until the end of the turn: the peer may as well begin with it. Otherwise many
 small messages go from process to process as one lump, and only one process is at work at a time."""
+_GATHER_FROM: Final = 64 * limits.KIB
+_GATHER_MEAN: Final = 4 * limits.KIB
+"""From this much on, and if the pieces have this size on average, they are gathered by the kernel instead of copied."""
+_GATHER_MOST: Final = 1024
+"""How many pieces the kernel gathers in one call."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 _ENCODERS = catalogue.ENCODERS
