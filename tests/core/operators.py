@@ -12,6 +12,7 @@ from tests.core.repository import Repository
 from tests.metarepo.rigs import SimRig
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY
+from varlog.core.describing import describe
 from varlog.core.messages import (
     AddLogStream,
     AddNode,
@@ -120,7 +121,7 @@ class World:
 
     @property
     def metadata(self) -> Metadata:
-        return self.repository.core.metadata(0)
+        return describe(self.repository.core.state, 0)
 
     def statuses(self) -> dict[int, StreamStatus]:
         return {int(stream.lsid): stream.status for stream in self.metadata.streams}

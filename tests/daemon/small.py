@@ -15,6 +15,7 @@ import uvloop
 
 from tests.cluster.waiting import pause
 from varlog import batch, errors
+from varlog.core.describing import describe
 from varlog.core.messages import (
     AddNode,
     AddTopic,
@@ -272,7 +273,7 @@ class Small:
         return await self.manage(lambda request: AddNode(request, node.address))
 
     def streams(self) -> list[StreamInfo]:
-        return list(self.vmr.repository.metadata(0).streams)
+        return list(describe(self.vmr.repository.state, 0).streams)
 
     async def running(self, count: int = 1, beyond: int = 0) -> list[StreamInfo]:
         """Wait until so many log streams run, each in an epoch beyond the one that was."""

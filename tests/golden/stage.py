@@ -20,6 +20,7 @@ from varlog import limits
 from varlog.core.address import METADATA_REPOSITORY, Address
 from varlog.core.appending import Outcome, Writer
 from varlog.core.branches import Branch
+from varlog.core.describing import describe
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
@@ -353,14 +354,14 @@ class Stage:
             for node in self._nodes.values()
             if node.alive
         }
-        metadata = self._mr.repository.metadata(0)
+        metadata = describe(self._mr.repository.state, 0)
         found = reconcile(metadata, infos, lambda: next(self._requests), lambda stream: stream.replicas[0])
         self._flight += [Letter(MANAGER, step.address, step.message) for step in found]
         return [step.sentence for step in found]
 
     def do_seal(self, lsid: str) -> None:
         """ls=N: somebody asks for a seal."""
-        for info in self._mr.repository.metadata(0).streams:
+        for info in describe(self._mr.repository.state, 0).streams:
             if f"ls={info.lsid}" == lsid:
                 message = SealStream(next(self._requests), info.lsid, info.epoch)
                 self._flight.append(Letter(MANAGER, METADATA_REPOSITORY, message))
@@ -406,7 +407,7 @@ class Stage:
             self._refresh(client)
 
     def _refresh(self, client: str) -> None:
-        self._clients[client].routing.update(self._mr.repository.metadata(0))
+        self._clients[client].routing.update(describe(self._mr.repository.state, 0))
         self._clients[client].writer.on_metadata(self._now)
 
     def _say(self, client: str, line: str) -> None:
@@ -429,7 +430,7 @@ class Stage:
             repository = self._mr.repository
             tail = repository.state.topics[TOPIC].hwm
             self._trace.append(f"mr at version {repository.state.version}; the tail is GLSN {tail}")
-            self._trace += [f"    {words.stream(info)}" for info in repository.metadata(0).streams]
+            self._trace += [f"    {words.stream(info)}" for info in describe(repository.state, 0).streams]
         for address, node in self._nodes.items():
             if actor in {address, "all"} and node.alive:
                 self._trace.append(f"{address} at version {node.node.version}")

@@ -15,8 +15,9 @@ What must hold:
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from enum import Enum
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -226,6 +227,19 @@ class DedupTable:
         ids = list(self._writers)
         pending = [(*stored, 0, 0) for stored in self._pending]
         return msgspec.msgpack.encode((int(self._floor), ids, writers, pending))
+
+    def recover(self, snapshot: bytes | None, tail: Iterable[tuple[Any, ...]]) -> None:
+        """Become what a log's last snapshot, and what the log holds behind it, make of an empty table."""
+        if snapshot:
+            self.restore(snapshot)
+        for kind, *fields in tail:
+            if kind == "batch":
+                llsn, count, writer_id, sequence = fields
+                self.add(writer_id, sequence, llsn, count)
+            elif kind == "commit":
+                self.commit(fields[0])
+            else:
+                self.truncate(fields[0])
 
     def restore(self, snapshot: bytes) -> None:
         """Become what `snapshot` was taken of. MalformedSnapshot if it is of no table; then nothing has changed."""

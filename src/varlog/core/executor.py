@@ -19,18 +19,17 @@ What must always hold:
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
 
 from varlog import errors, limits
 from varlog.batch import BatchHeader
 from varlog.core import invariants, states
+from varlog.core.acknowledging import acknowledgements
 from varlog.core.address import Address, Send, node_address
 from varlog.core.branches import Branch, Observe
 from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.invariants import Invariant
 from varlog.core.messages import (
     Append,
-    AppendReplies,
     AppendReply,
     ReplicaInfo,
     ReplicaReply,
@@ -41,7 +40,7 @@ from varlog.core.messages import (
     Seal,
     Unseal,
 )
-from varlog.core.pending import Pending, PendingBatches
+from varlog.core.pending import Pending, PendingBatches, Question
 from varlog.core.replicalog import Context, ReplicaLog
 from varlog.core.replication import Backups
 from varlog.core.states import RUNNING, SEALED, SEALING
@@ -55,18 +54,7 @@ from varlog.types import (
     StorageNodeID,
     TopicID,
     Version,
-    WriterID,
 )
-
-
-class _Question(NamedTuple):
-    """Somebody wants to know what became of a batch."""
-
-    source: Address
-    request: int
-    writer_id: WriterID
-    sequence: Sequence
-    horizon: LLSN
 
 
 class LogStreamExecutor:
@@ -121,7 +109,7 @@ class LogStreamExecutor:
         self._promise: Epoch | None = None
         """An epoch whose seal or unseal record is not durable yet."""
         self._promise_waiters: list[tuple[Address, int]] = []
-        self._undecided: list[_Question] = []
+        self._undecided: list[Question] = []
         """Appends of a passed epoch whose fate this replica will know once it reaches its seal point."""
         self._backups: Backups | None = None
         self._version_at_tick = Version(0)
@@ -146,20 +134,8 @@ class LogStreamExecutor:
         for b in context.uncommitted:
             stored = Pending(b.llsn, b.count, b.epoch, b.writer_id, b.sequence, b.prev_sequence, b.size)
             self._pending.add(stored)
-        self._recover_dedup(context)
+        self.dedup.recover(context.dedup_snapshot, context.dedup_tail)
         self._observe(Branch.B7_STARTED_SEALING)
-
-    def _recover_dedup(self, context: Context) -> None:
-        if context.dedup_snapshot:
-            self.dedup.restore(context.dedup_snapshot)
-        for kind, *fields in context.dedup_tail:
-            if kind == "batch":
-                llsn, count, writer_id, sequence = fields
-                self.dedup.add(writer_id, sequence, llsn, count)
-            elif kind == "commit":
-                self.dedup.commit(fields[0])
-            else:
-                self.dedup.truncate(fields[0])
 
     # Appends
 
@@ -225,7 +201,7 @@ class LogStreamExecutor:
             self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
             return
         self._observe(Branch.RULE17_STALE_APPEND)
-        question = _Question(source, message.request, header.writer_id, header.sequence, message.horizon)
+        question = Question(source, message.request, header.writer_id, header.sequence, message.horizon)
         if self.state is not SEALING and self.healthy:
             self._tell_fate(question)
             return
@@ -235,7 +211,7 @@ class LogStreamExecutor:
         else:
             self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
 
-    def _tell_fate(self, question: _Question) -> None:
+    def _tell_fate(self, question: Question) -> None:
         source, request, writer_id, sequence, horizon = question
         fate, record = self.dedup.fate(writer_id, sequence, horizon)
         if fate is Fate.COMMITTED:
@@ -267,26 +243,6 @@ class LogStreamExecutor:
         self._send(
             source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas), self.log.synced)
         )
-
-    def _acknowledge_all(self, batches: Seq[Pending], cc: CommitContext) -> None:
-        """Answer everyone whose batch a cut commits, each client with one message."""
-        answers: dict[Address, list[tuple[int, LLSN, int]]] = {}
-        for batch in batches:
-            for source, request in batch.waiters:
-                answer = (request, batch.llsn, batch.count)
-                if source in answers:
-                    answers[source].append(answer)
-                else:
-                    answers[source] = [answer]
-        shift = cc.glsn_begin - cc.llsn_begin
-        for source, answer_list in answers.items():
-            if len(answer_list) == 1:
-                ((request, llsn, count),) = answer_list
-                self._acknowledge(source, request, GLSN(llsn + shift), llsn, count, cc.epoch)
-            else:
-                columns = tuple(zip(*answer_list, strict=True))
-                replies = AppendReplies(self.lsid, cc.epoch, len(self.replicas), self.log.synced, shift, *columns)
-                self._send(source, replies)
 
     # Replication
 
@@ -459,7 +415,9 @@ class LogStreamExecutor:
             cc.hwm >= self.global_hwm,
             f"log stream {self.lsid}: {cc} is below {self.global_hwm}",
         )
-        self._acknowledge_all(self._pending.commit(cc.llsn_end), cc)
+        committed = self._pending.commit(cc.llsn_end)
+        for source, answer in acknowledgements(self.lsid, committed, cc, len(self.replicas), self.log.synced):
+            self._send(source, answer)
         if self.dedup.commit(cc):
             self._observe(Branch.RULE18_EXPIRED)
         self.commits += 1
@@ -536,7 +494,7 @@ class LogStreamExecutor:
         voided = self._pending.void(llsn_end)
         for batch in voided:
             for source, request in batch.waiters:
-                self._undecided.append(_Question(source, request, batch.writer_id, batch.sequence, batch.llsn))
+                self._undecided.append(Question(source, request, batch.writer_id, batch.sequence, batch.llsn))
         rest = self._pending.end
         invariants.require(
             Invariant.BATCH_BOUNDARY,
@@ -629,16 +587,6 @@ class LogStreamExecutor:
     def info(self) -> ReplicaInfo:
         stats = ReplicaStats(self.batches, self.entries, self.bytes, self.commits, self.refused, self.scans, self.syncs)
         return ReplicaInfo(
-            self.lsid,
-            self.epoch,
-            self.state,
-            self.committed_end,
-            self.durable_end,
-            self.healthy,
-            self.tpid,
-            self.fault,
-            self.global_hwm,
-            self.local_hwm,
-            self.trim_glsn,
-            stats=stats,
-        )
+            self.lsid, self.epoch, self.state, self.committed_end, self.durable_end, self.healthy, self.tpid,
+            self.fault, self.global_hwm, self.local_hwm, self.trim_glsn, stats=stats,
+        )  # fmt: skip

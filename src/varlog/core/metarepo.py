@@ -26,6 +26,7 @@ from varlog.core import metastate as m
 from varlog.core.address import Address, Send, node_address
 from varlog.core.branches import Branch, Observe
 from varlog.core.decisions import Already, decide
+from varlog.core.describing import describe
 from varlog.core.messages import (
     Commit,
     Cuts,
@@ -34,17 +35,13 @@ from varlog.core.messages import (
     GetMetadata,
     GetTail,
     Message,
-    Metadata,
-    NodeInfo,
     Range,
     Report,
     RunStream,
     SealStream,
     Snapshot,
     StreamEnd,
-    StreamInfo,
     Tail,
-    TopicInfo,
     TrimTopic,
     UnsealStream,
 )
@@ -85,11 +82,6 @@ def _version_of(key: str) -> Version:
         return Version(int(key.removeprefix(ENTRY_PREFIX), 16))
     except ValueError:
         raise errors.MalformedMetadata(f"{key!r} is not the key of an entry") from None
-
-
-def _stream_info(s: m.Stream) -> StreamInfo:
-    volumes = tuple(s.volumes.get(snid, "") for snid in s.replicas)
-    return StreamInfo(s.lsid, s.tpid, s.epoch, s.status, s.replicas, s.primary, s.llsn_end, s.last_glsn, volumes)
 
 
 class Role(Enum):
@@ -261,7 +253,7 @@ class MetadataRepository:
             case FetchCuts():
                 self._on_fetch_cuts(message)
             case GetMetadata(request):
-                self._send(source, self.metadata(request))
+                self._send(source, describe(self.state, request))
             case GetTail():
                 if len(self._tails) + len(self._tails_read) >= limits.MAX_PENDING_DECISIONS:
                     self._refuse_tails([(message, source)], errors.Busy.code)
@@ -345,18 +337,6 @@ class MetadataRepository:
     def _on_fetch_cuts(self, message: FetchCuts) -> None:
         cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
         self._send(node_address(message.snid), Cuts(message.lsid, tuple(cuts)))
-
-    def metadata(self, request: int) -> Metadata:
-        """The present state, for whoever wants to know."""
-        state = self.state
-        nodes = tuple(NodeInfo(snid, node.address, node.volumes) for snid, node in sorted(state.nodes.items()))
-        topics = tuple(
-            TopicInfo(t.tpid, t.name, t.hwm, t.trim, t.replication_factor, t.min_replicas)
-            for t in state.topics.values()
-        )
-        return Metadata(
-            request, state.version, nodes, topics, tuple(map(_stream_info, state.streams.values())), state.manager
-        )
 
     # The tail is linearizable: it is confirmed by the store, not by what a leader believes.
 

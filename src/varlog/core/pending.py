@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from varlog import limits
 from varlog.core.address import Address
@@ -40,6 +41,16 @@ class Pending:
         self.batch = batch
         """Kept by a primary with backups, to send again."""
         self.waiters: list[tuple[Address, int]] = []
+
+
+class Question(NamedTuple):
+    """Somebody wants to know what became of a batch."""
+
+    source: Address
+    request: int
+    writer_id: WriterID
+    sequence: Sequence
+    horizon: LLSN
 
 
 class PendingBatches:
