@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def test_nothing_at_all_is_no_error(shell: Shell, topic: str) -> None:
 
 
 def test_standard_streams_may_be_closed(shell: Shell, topic: str) -> None:
-    command = f"{' '.join(COMMAND)} append --topic {topic}"
+    command = f"{shlex.join(COMMAND)} append --topic {topic}"
     for closed in ("x <&-", "y >&-", "z 2>&-", "<&-", "w <&- >&- 2>&-"):
         subprocess.run(f"{command} {closed}", shell=True, env=shell.environment, check=True, timeout=SECONDS)
     assert entries_of(shell, topic) == b"x\ny\nz\nw\n"

@@ -229,7 +229,7 @@ def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 20),
+    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 27),
     Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 16),
     Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 25),
     Mutation("rule10_hwm_is_per_node", "liveness", _hwm_is_per_node, 4),
@@ -237,7 +237,7 @@ MUTATIONS = [
     Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 3),
     Mutation("commit_before_the_slowest_replica", "durable_on_all", _fastest_replica_decides, 1),
     Mutation("reported_before_synced", "durable_on_all", _reported_before_synced, 1),
-    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 15),
-    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 23),
+    Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 31),
+    Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 31),
     Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 3),
 ]
