@@ -194,6 +194,23 @@ class Unwritten(VarlogError, code=51):
     """The position is beyond the tail: nothing has been written there yet. Subscribe to wait for it."""
 
 
+class AlreadySync(VarlogError, code=52, retriable=True):
+    """The replica copies from another source already (M9). Wait until it is done, or ask how far it is."""
+
+
+class NoSource(VarlogError, code=53, retriable=True):
+    """The replica cannot be copied from: it is not complete itself, or damaged."""
+
+
+class Lost(VarlogError, code=54):
+    """Every copy of what stood in [begin, end) is gone, and an operator has declared so. The log goes on at `end`."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        super().__init__(f"lost: every copy of {begin} to {end - 1} is gone; the log goes on at {end}")
+        self.begin = begin
+        self.end = end
+
+
 # 60-79: metadata
 
 

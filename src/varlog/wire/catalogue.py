@@ -58,6 +58,12 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (52, core.Seal),
     (53, core.Unseal),
     (54, core.ReplicaReply),
+    (55, core.Sync),
+    (56, core.SyncReply),
+    (57, core.AdoptIdentity),
+    (58, core.IdentityAdopted),
+    (59, core.GetFingerprint),
+    (60, core.Fingerprint),
     # Anyone and the metadata repository
     (64, core.GetMetadata),
     (65, core.Metadata),
@@ -78,6 +84,11 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (82, core.SealStream),
     (83, core.UnsealStream),
     (84, core.RunStream),
+    (85, core.RenewNode),
+    (86, core.SetDraining),
+    (87, core.PlanStream),
+    (88, core.HoldStream),
+    (89, core.LoseStream),
     # Operators and the manager
     (96, core.AddNode),
     (97, core.RemoveNode),
@@ -86,6 +97,14 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (100, core.AddStream),
     (101, core.RemoveStream),
     (102, core.Managed),
+    (103, core.DrainNode),
+    (104, core.ReplaceNode),
+    (105, core.HoldLogStream),
+    (106, core.SyncLogStream),
+    (107, core.MoveReplica),
+    (108, core.DeclareLost),
+    (109, core.Diagnose),
+    (110, core.Diagnosis),
 ]
 
 _HEADER = Struct(hot.FRAME)

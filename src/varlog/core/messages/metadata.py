@@ -1,0 +1,253 @@
+"""Anyone and the metadata repository: what the cluster is, and requests to change it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from varlog.core.messages.base import Message
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+
+
+class GetMetadata(Message, frozen=True):
+    request: int
+
+
+class NodeInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    snid: StorageNodeID
+    address: str = ""
+    volumes: tuple[str, ...] = ()
+    is_draining: bool = False
+    """An operator wants no replicas there."""
+    generation: int = 0
+    """How often it was given a secret (B11); 0 if never."""
+
+
+class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    tpid: TopicID
+    name: str
+    hwm: GLSN
+    trim: GLSN
+    replication_factor: int = 0
+    min_replicas: int = 0
+
+
+class StreamInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    lsid: LogStreamID
+    tpid: TopicID
+    epoch: Epoch
+    status: StreamStatus
+    replicas: tuple[StorageNodeID, ...]
+    primary: StorageNodeID
+    llsn_end: LLSN
+    last_glsn: GLSN
+    volumes: tuple[str, ...] = ()
+    """Where each of the replicas has its data, in their order."""
+    is_held: bool = False
+    """An operator sealed it: it stays so until an operator unseals it."""
+    joining: StorageNodeID = StorageNodeID(0)
+    """An operator wants a replica there,"""
+    leaving: StorageNodeID = StorageNodeID(0)
+    """and none there any more."""
+    lost_begin: GLSN = GLSN(0)
+    lost_end: GLSN = GLSN(0)
+    """An operator has declared that what this log stream had in [lost_begin, lost_end) is lost; it stays sealed."""
+
+
+class Metadata(Message, frozen=True):
+    """One consistent state of the cluster: everything in it is of the same version."""
+
+    request: int
+    version: Version
+    nodes: tuple[NodeInfo, ...]
+    topics: tuple[TopicInfo, ...]
+    streams: tuple[StreamInfo, ...]
+    manager: str = ""
+    """The address of the manager that registered last."""
+
+
+class GetTail(Message, frozen=True):
+    request: int
+    tpid: TopicID
+
+
+class Tail(Message, frozen=True):
+    request: int
+    code: int
+    hwm: GLSN = GLSN(0)
+    trim: GLSN = GLSN(0)
+
+
+class RegisterNode(Message, frozen=True):
+    """Let a node take part (M1)."""
+
+    request: int
+    snid: StorageNodeID
+    address: str = ""
+    volumes: tuple[str, ...] = ()
+    proof: str = ""
+    """Of the secret it is about to be given (`core.identity`)."""
+
+
+class AnnounceNode(Message, frozen=True):
+    """A registered node says where it can be reached now, what volumes it has, and proves that it is who it was."""
+
+    request: int
+    snid: StorageNodeID
+    address: str
+    volumes: tuple[str, ...]
+    boot: int = 0
+    secret: str = ""
+    """What its volumes hold; empty if nothing."""
+    next_proof: str = ""
+    """Of the secret it will have from its next announcement on, so that a copy of its volumes made before is found."""
+
+
+class RenewNode(Message, frozen=True):
+    """A node has lost its disks and is in no replica set any more: let it begin anew, with another secret."""
+
+    request: int
+    snid: StorageNodeID
+    generation: int
+    """The one it has now."""
+    proof: str
+
+
+class SetDraining(Message, frozen=True):
+    """Say that no replicas are wanted on a node, or that they are again."""
+
+    request: int
+    snid: StorageNodeID
+    is_draining: bool
+
+
+class UnregisterNode(Message, frozen=True):
+    """Take out a node that has no replica of any log stream."""
+
+    request: int
+    snid: StorageNodeID
+
+
+class RegisterManager(Message, frozen=True):
+    """The manager says where it can be reached."""
+
+    request: int
+    address: str
+
+
+class CreateTopic(Message, frozen=True):
+    request: int
+    name: str
+    replication_factor: int
+    min_replicas: int
+
+
+class DeleteTopic(Message, frozen=True):
+    """Take out a topic with all its log streams. Its data on the nodes is nobody's from then on."""
+
+    request: int
+    tpid: TopicID
+
+
+class CreateStream(Message, frozen=True):
+    """Give out an LSID in CREATING (rule 13)."""
+
+    request: int
+    tpid: TopicID
+
+
+class RegisterStream(Message, frozen=True):
+    """CREATING to SEALED at the first epoch, with its replicas."""
+
+    request: int
+    lsid: LogStreamID
+    replicas: tuple[StorageNodeID, ...]
+    volumes: tuple[str, ...] = ()
+    """The paths of their data (M2), in their order."""
+
+
+class UnregisterStream(Message, frozen=True):
+    """Take out a log stream that holds no entry a reader could ask for."""
+
+    request: int
+    lsid: LogStreamID
+
+
+class AbortStream(Message, frozen=True):
+    """CREATING to ABORTED: from then on the log stream can be collected."""
+
+    request: int
+    lsid: LogStreamID
+
+
+class PlanStream(Message, frozen=True):
+    """Say where a log stream is to gain a replica and where it is to lose one; 0 for neither."""
+
+    request: int
+    lsid: LogStreamID
+    joining: StorageNodeID
+    leaving: StorageNodeID
+
+
+class HoldStream(Message, frozen=True):
+    """Let a log stream stay sealed, or let it run again."""
+
+    request: int
+    lsid: LogStreamID
+    is_held: bool
+
+
+class LoseStream(Message, frozen=True):
+    """Declare that what a sealed log stream had from `glsn_begin` on has no copy any more. It takes no more appends."""
+
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+    glsn_begin: GLSN
+
+
+class SealStream(Message, frozen=True):
+    """Seal a log stream that is still in `epoch`."""
+
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+
+
+class UnsealStream(Message, frozen=True):
+    """SEALED in `epoch` to UNSEALING in the next, naming its set and primary (rules 2, 3)."""
+
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+    replicas: tuple[StorageNodeID, ...]
+    primary: StorageNodeID
+    volumes: tuple[str, ...] = ()
+    """Where each of the replicas has its data, in their order."""
+
+
+class RunStream(Message, frozen=True):
+    """UNSEALING to RUNNING: from then on cuts count it."""
+
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+
+
+class TrimTopic(Message, frozen=True):
+    request: int
+    tpid: TopicID
+    glsn: GLSN
+
+
+class Decided(Message, frozen=True):
+    """The answer to every request that changes metadata."""
+
+    request: int
+    code: int
+    version: Version
+    value: int = 0
+    """The id given out, the epoch reached, or the trim point in force."""
+    llsn_end: LLSN = LLSN(0)
+    """Of a seal: the last committed end."""
+    detail: str = ""
+    """What an error says beyond its code."""

@@ -1,0 +1,190 @@
+"""The manager and a storage node: the replicas it has, and what becomes of them (M12)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from varlog.core.messages.base import Message
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID
+
+
+class GetInfo(Message, frozen=True):
+    request: int
+
+
+class ReplicaStats(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a replica has done since its node started (M12)."""
+
+    batches: int = 0
+    """Stored, as primary or backup."""
+    entries: int = 0
+    bytes: int = 0
+    commits: int = 0
+    refused: int = 0
+    """Appends answered with an error."""
+    scans: int = 0
+    """Answered with data."""
+    syncs: int = 0
+
+
+class ReplicaInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    lsid: LogStreamID
+    epoch: Epoch
+    state: ReplicaState
+    committed_end: LLSN
+    durable_end: LLSN
+    healthy: bool
+    tpid: TopicID = TopicID(0)
+    fault: int = 0
+    """The code of the error that made the replica unhealthy."""
+    global_hwm: GLSN = GLSN(0)
+    local_hwm: GLSN = GLSN(0)
+    trim: GLSN = GLSN(0)
+    volume: str = ""
+    stats: ReplicaStats = ReplicaStats()
+    needs_sync: bool = False
+    """It lacks what only a copy from another replica can bring (rule 7)."""
+    source: StorageNodeID = StorageNodeID(0)
+    """The node it copies from at present."""
+    source_end: LLSN = LLSN(0)
+    """How far the source was when it was last asked."""
+    suspect: StorageNodeID = StorageNodeID(0)
+    """The backup that made it seal itself (M7)."""
+
+
+class VolumeInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+class Info(Message, frozen=True):
+    request: int
+    snid: StorageNodeID
+    boot: int
+    replicas: tuple[ReplicaInfo, ...]
+    address: str = ""
+    """Where the node says it can be reached."""
+    volumes: tuple[VolumeInfo, ...] = ()
+    is_identified: bool = True
+    """False of a node whose volumes hold no secret: it was never registered, or has lost its disks (B11)."""
+
+
+class AdoptIdentity(Message, frozen=True):
+    """A node is given its secret, at registration or after it lost its disks (B11)."""
+
+    request: int
+    secret: str
+    generation: int
+
+
+class IdentityAdopted(Message, frozen=True):
+    request: int
+    code: int
+    detail: str = ""
+
+
+class AddLogStream(Message, frozen=True):
+    """Make an empty replica on one of the node's volumes (M2)."""
+
+    request: int
+    tpid: TopicID
+    lsid: LogStreamID
+    volume: str = ""
+    """The path of the volume; empty lets the node choose."""
+
+
+class RemoveLogStream(Message, frozen=True):
+    """Delete a replica and its data. A node that has none agrees."""
+
+    request: int
+    lsid: LogStreamID
+    new_only: bool = False
+    """Only if nothing has happened to it since it was made: what has a past is refused, and left as it is (B6)."""
+
+
+class Seal(Message, frozen=True):
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+    llsn_end: LLSN
+    trim: GLSN
+
+
+class Unseal(Message, frozen=True):
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+    replicas: tuple[StorageNodeID, ...]
+    primary: StorageNodeID
+    trim: GLSN
+
+
+class Sync(Message, frozen=True):
+    """Copy from another replica what is missing here, in the background (M9). Asked again it tells how far it is."""
+
+    request: int
+    lsid: LogStreamID
+    epoch: Epoch
+    """The log stream's, as the metadata repository lists it."""
+    source: StorageNodeID
+    learner: bool
+    """The target is outside the set: it follows a source that runs until it is sealed (rule 12)."""
+
+
+class SyncReply(Message, frozen=True):
+    request: int
+    lsid: LogStreamID
+    code: int
+    """0, or AlreadySync if it copies from another source."""
+    snid: StorageNodeID
+    is_complete: bool
+    """SYNC_COMPLETE: nothing that the source had committed is missing here. Else SYNC_INPROGRESS."""
+    source: StorageNodeID = StorageNodeID(0)
+    copied_end: LLSN = LLSN(0)
+    source_end: LLSN = LLSN(0)
+    detail: str = ""
+
+
+class GetFingerprint(Message, frozen=True):
+    """Ask a replica what it holds of [glsn_begin, glsn_end), to be compared with another's."""
+
+    request: int
+    lsid: LogStreamID
+    glsn_begin: GLSN
+    glsn_end: GLSN
+
+
+class Fingerprint(Message, frozen=True):
+    request: int
+    lsid: LogStreamID
+    code: int
+    snid: StorageNodeID
+    committed_end: LLSN = LLSN(0)
+    global_hwm: GLSN = GLSN(0)
+    first_glsn: GLSN = GLSN(0)
+    """Of what it has in the range; 0 if nothing."""
+    last_glsn: GLSN = GLSN(0)
+    next_glsn: GLSN = GLSN(0)
+    """Where to go on asking, as one answer covers only so much; 0 if all of the range is covered."""
+    batches: int = 0
+    entries: int = 0
+    commits: int = 0
+    content: bytes = b""
+    """Of the batches with their LLSNs, GLSNs and epochs."""
+    chain: bytes = b""
+    """Of the commit contexts."""
+    detail: str = ""
+
+
+class ReplicaReply(Message, frozen=True):
+    """The answer to AddLogStream, RemoveLogStream, Seal and Unseal."""
+
+    request: int
+    lsid: LogStreamID
+    code: int
+    snid: StorageNodeID
+    epoch: Epoch
+    state: ReplicaState
+    committed_end: LLSN
+    detail: str = ""
