@@ -86,6 +86,8 @@ class RegisterNode(Message, frozen=True):
     volumes: tuple[str, ...] = ()
     proof: str = ""
     """Of the secret it is about to be given (`core.identity`)."""
+    generation: int = 1
+    """How many secrets it has had with this one: more than 1 if it was part of the cluster before."""
 
 
 class AnnounceNode(Message, frozen=True):
@@ -203,6 +205,8 @@ class LoseStream(Message, frozen=True):
     lsid: LogStreamID
     epoch: Epoch
     glsn_begin: GLSN
+    replicas: tuple[StorageNodeID, ...] = ()
+    """The nodes that have what is left of it, if anyone does: its set from then on."""
 
 
 class SealStream(Message, frozen=True):

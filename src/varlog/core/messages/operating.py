@@ -96,10 +96,15 @@ class MoveReplica(Message, frozen=True):
 
 
 class DeclareLost(Message, frozen=True):
-    """Declare lost what no reachable replica of a log stream has; the value is the first lost GLSN."""
+    """Declare lost what no replica of a log stream has any more; the value is the first lost GLSN. Refused while a
+    storage node that does not answer could still have it."""
 
     request: int
     lsid: LogStreamID
+    gone: tuple[StorageNodeID, ...] = ()
+    """Storage nodes that do not answer and, says the operator, never will."""
+    only_look: bool = False
+    """Tell what would be lost, and change nothing."""
 
 
 class Diagnose(Message, frozen=True):
