@@ -33,6 +33,12 @@ REPLICATE_BYTES: Final = 1 * MIB
 REPLICATE_BATCHES: Final = 1024
 MAX_WAITING_READS: Final = 4096
 MAX_READS_UNDER_WAY: Final = 64
+FINGERPRINT_BYTES: Final = 8 * MIB
+"""Of batches that one fingerprint covers,"""
+FINGERPRINT_COMMITS: Final = 16384
+"""and of commit contexts."""
+MAX_FINGERPRINTS: Final = 16
+"""That wait for a node's one thread for them."""
 
 # Client
 MAX_QUEUED_APPENDS: Final = 8192

@@ -134,6 +134,8 @@ class Diagnosis(Message, frozen=True):
     request: int
     code: int
     findings: tuple[Finding, ...] = ()
+    doing: tuple[str, ...] = ()
+    """What the manager has asked for of late, in sentences."""
     detail: str = ""
 
 

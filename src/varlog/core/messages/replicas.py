@@ -147,7 +147,7 @@ class SyncReply(Message, frozen=True):
 
 
 class GetFingerprint(Message, frozen=True):
-    """Ask a replica what it holds of [glsn_begin, glsn_end), to be compared with another's."""
+    """Ask a replica what it holds of [glsn_begin, glsn_end), to be compared with another's (`core.fingerprints`)."""
 
     request: int
     lsid: LogStreamID
@@ -156,24 +156,31 @@ class GetFingerprint(Message, frozen=True):
 
 
 class Fingerprint(Message, frozen=True):
+    """Equal of replicas that hold the same, and of no others. It covers whole batches, as many as one answer may."""
+
     request: int
     lsid: LogStreamID
     code: int
     snid: StorageNodeID
-    committed_end: LLSN = LLSN(0)
-    global_hwm: GLSN = GLSN(0)
-    first_glsn: GLSN = GLSN(0)
-    """Of what it has in the range; 0 if nothing."""
-    last_glsn: GLSN = GLSN(0)
+    trim: GLSN = GLSN(0)
+    """Up to where its log is trimmed: only what lies above is covered."""
     next_glsn: GLSN = GLSN(0)
-    """Where to go on asking, as one answer covers only so much; 0 if all of the range is covered."""
+    """Where to go on asking; 0 if all of the range is covered."""
+    llsn_begin: LLSN = LLSN(0)
+    """What it has of the range are the entries in [llsn_begin, llsn_end); 0 if it has none."""
+    llsn_end: LLSN = LLSN(0)
     batches: int = 0
-    entries: int = 0
     commits: int = 0
     content: bytes = b""
     """Of the batches with their LLSNs, GLSNs and epochs."""
     chain: bytes = b""
     """Of the commit contexts."""
+    prev_hwm: GLSN = GLSN(0)
+    """Of the first commit context, and"""
+    hwm: GLSN = GLSN(0)
+    """of the last one."""
+    spans: tuple[tuple[int, int], ...] = ()
+    """The positions it has, as [begin, end), ascending; what is adjacent is joined."""
     detail: str = ""
 
 
