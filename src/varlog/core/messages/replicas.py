@@ -68,6 +68,8 @@ class Info(Message, frozen=True):
     volumes: tuple[VolumeInfo, ...] = ()
     is_identified: bool = True
     """False of a node whose volumes hold no secret: it was never registered, or has lost its disks (B11)."""
+    unanswered: float = 0.0
+    """For how many seconds the metadata repository has owed it the answer to a full report."""
 
 
 class AdoptIdentity(Message, frozen=True):
