@@ -76,6 +76,8 @@ class AdoptIdentity(Message, frozen=True):
     """A node is given its secret, at registration or after it lost its disks (B11)."""
 
     request: int
+    snid: StorageNodeID
+    """The node it is meant for."""
     secret: str
     generation: int
 
