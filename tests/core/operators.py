@@ -12,6 +12,7 @@ from tests.core.repository import Repository
 from tests.metarepo.rigs import SimRig
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY
+from varlog.core.conversing import Answer, Conversation
 from varlog.core.describing import describe
 from varlog.core.messages import (
     AddLogStream,
@@ -28,7 +29,7 @@ from varlog.core.messages import (
     UnsealStream,
     VolumeInfo,
 )
-from varlog.core.registration import Answer, Conversation, Registrar
+from varlog.core.registration import Registrar
 from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 
 MIB = limits.MIB
@@ -52,7 +53,8 @@ class World:
         self.faults: dict[type[Message], Callable[[str, Message], Answer | None]] = {}
         """In place of an answer; None lets the request through."""
         self._requests = count(1000)
-        self.registrar = Registrar(lambda: next(self._requests), self.infos)
+        self.secrets = (f"{number:064x}" for number in count(1))
+        self.registrar = Registrar(lambda: next(self._requests), self.infos, lambda: next(self.secrets))
         for snid in range(1, nodes + 1):
             self.add(snid)
             self.run(AddNode(1, f"host-{snid}:1"))

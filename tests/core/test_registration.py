@@ -7,6 +7,7 @@ import pytest
 from tests.core.operators import MIB, ROOM, World, add_topic, refusing, reply
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY
+from varlog.core.conversing import Answer
 from varlog.core.messages import (
     AbortStream,
     AddLogStream,
@@ -26,7 +27,7 @@ from varlog.core.messages import (
     RemoveTopic,
     UnregisterStream,
 )
-from varlog.core.registration import Answer, place
+from varlog.core.placing import place
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus
 
 # Nodes
@@ -36,7 +37,12 @@ def test_M1_a_node_is_asked_who_it_is_and_then_registered() -> None:
     world = World(0)
     world.add(7)
     assert world.run(AddNode(1, "host-7:1")) == 7
-    assert world.log == [("at/host-7:1", GetInfo), (METADATA_REPOSITORY, RegisterNode)]
+    assert world.log == [
+        ("at/host-7:1", GetInfo),
+        ("at/host-7:1", GetInfo),
+        (METADATA_REPOSITORY, GetMetadata),
+        (METADATA_REPOSITORY, RegisterNode),
+    ]
     (node,) = world.metadata.nodes
     assert (node.snid, node.address, node.volumes) == (7, "host-7:1", ("/v0",))
     assert world.run(AddNode(2, "host-7:1")) == 7, "the same again"

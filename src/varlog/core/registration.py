@@ -1,76 +1,82 @@
-"""What an operator asks of the manager, as conversations: register and remove nodes, topics and log streams (M1, M2).
+"""Members of the cluster: nodes, topics and log streams are registered and removed, as conversations (M1, M2, B11).
 
-A conversation is a generator. It yields the requests to send, all at once, is sent their answers in the same order, or
-an error in place of one that stays out, and returns the id of what it made; whoever runs it carries the messages. It
-remembers nothing outside of itself: a manager that dies in the middle leaves a log stream in CREATING, which counts for
-nothing and is found later (M3, rule 13).
+A log stream is made on the nodes first and registered last, so that a registered log stream has all its replicas. A
+manager that dies in the middle leaves a log stream in CREATING, which counts for nothing and is found later (M3, rule
+13).
 
-A log stream is made on the nodes first and registered last, so that a registered log stream has all its replicas.
+A node is registered first and given its secret then, so that of two who register it at once one is refused before it
+hands out a secret that proves nothing. If that is as far as it goes, the node has no secret and is in no set; asking
+again, or the manager's own watching, gives it another.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as Seq
-from typing import NamedTuple, TypeVar
+from contextlib import contextmanager
 
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address, unnamed_address
+from varlog.core.conversing import (
+    Answer,
+    Conversation,
+    Conversing,
+    Infos,
+    Requests,
+    find_node,
+    find_stream,
+    find_topic,
+    one,
+    succeeded,
+)
+from varlog.core.identity import proof_of
 from varlog.core.messages import (
     AbortStream,
     AddLogStream,
     AddNode,
     AddStream,
     AddTopic,
+    AdoptIdentity,
     CreateStream,
     CreateTopic,
     Decided,
     DeleteTopic,
     GetInfo,
-    GetMetadata,
+    IdentityAdopted,
     Info,
     Message,
-    Metadata,
+    NodeInfo,
     RegisterNode,
     RegisterStream,
     RemoveLogStream,
     RemoveNode,
     RemoveStream,
     RemoveTopic,
+    RenewNode,
     ReplicaReply,
     SealStream,
     StreamInfo,
-    TopicInfo,
     UnregisterNode,
     UnregisterStream,
 )
+from varlog.core.operating import Operator
+from varlog.core.placing import Place, place
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
-
-Requests = Seq[tuple[Address, Message]]
-Answer = Message | errors.VarlogError
-Conversation = Generator[Requests, Seq[Answer], int]
 
 DEFAULT_REPLICATION_FACTOR = 3
 _SEAL_ATTEMPTS = 5
 _REMOVALS_AT_ONCE = 64
 
-_T = TypeVar("_T", bound=Message)
 
+class Registrar(Conversing):
+    """Begins conversations. `new_secret` makes the secret of a node, which nobody can guess."""
 
-class Place(NamedTuple):
-    """Where a replica goes."""
-
-    snid: StorageNodeID
-    volume: str
-
-
-class Registrar:
-    """Begins conversations. `infos` holds the nodes that answered lately, by id."""
-
-    def __init__(self, new_request: Callable[[], int], infos: Callable[[], Mapping[StorageNodeID, Info]]) -> None:
-        self._request = new_request
-        self._infos = infos
+    def __init__(self, new_request: Callable[[], int], infos: Infos, new_secret: Callable[[], str]) -> None:
+        super().__init__(new_request, infos)
+        self._new_secret = new_secret
+        self._operator = Operator(new_request, infos)
+        self.giving: set[StorageNodeID] = set()
+        """Nodes that are being given a secret."""
 
     def begin(self, asked: Message) -> Conversation:
         """The conversation that does what an operator asks for."""
@@ -88,21 +94,63 @@ class Registrar:
             case RemoveStream(_, lsid):
                 return self.remove_stream(lsid)
             case _:
-                raise errors.InvalidArgument(f"a manager is not asked for {type(asked).__name__}")
+                return self._operator.begin(asked)
 
     # Nodes
 
     def add_node(self, address: str) -> Conversation:
-        """M1: ask the node who it is, then register it."""
-        info = _one(Info, (yield [(unnamed_address(address), GetInfo(self._request()))]))
+        """M1: ask the node who it is, register it, and give it its secret (B11). One that has both is left alone."""
+        to = unnamed_address(address)
+        snid = one(Info, (yield [(to, GetInfo(self._request()))])).snid
+        with self._giving(snid):
+            info = one(Info, (yield [(to, GetInfo(self._request()))]))
+            metadata = yield from self._metadata()
+            node = next((node for node in metadata.nodes if node.snid == snid), None)
+            if node is None:
+                yield from self._register(info, info.address or address, to)
+            elif node.address != (info.address or address) and (info.is_identified or snid in self._infos()):
+                raise errors.AlreadyExists(f"storage node {snid} is registered already, at {node.address}")
+            elif not info.is_identified:
+                yield from self._renew(node, to)
+        return snid
+
+    def renew_node(self, snid: StorageNodeID) -> Conversation:
+        """Give a node that has lost its disks a new secret, so that it can begin anew."""
+        with self._giving(snid):
+            node = find_node((yield from self._metadata()), snid)
+            info = one(Info, (yield [(node_address(snid), GetInfo(self._request()))]))
+            if not info.is_identified:
+                yield from self._renew(node, node_address(snid))
+        return snid
+
+    def _register(self, info: Info, location: str, _to: Address) -> Generator[Requests, Seq[Answer], None]:
         volumes = tuple(volume.path for volume in info.volumes)
-        yield from self._decide(RegisterNode(self._request(), info.snid, info.address or address, volumes))
-        return info.snid
+        yield from self._decide(RegisterNode(self._request(), info.snid, location, volumes))
+
+    def _renew(self, node: NodeInfo, to: Address) -> Generator[Requests, Seq[Answer], None]:
+        secret = self._new_secret()
+        proof = proof_of(node.snid, secret)
+        yield from self._decide(RenewNode(self._request(), node.snid, node.generation, proof))
+        yield from self._give(to, node.snid, secret, node.generation + 1)
+
+    def _give(
+        self, to: Address, snid: StorageNodeID, secret: str, generation: int
+    ) -> Generator[Requests, Seq[Answer], None]:
+        one(IdentityAdopted, (yield [(to, AdoptIdentity(self._request(), snid, secret, generation))]))
+
+    @contextmanager
+    def _giving(self, snid: StorageNodeID) -> Iterator[None]:
+        """One at a time, from the look at the node on: a secret that is given must be the one recorded last."""
+        if snid in self.giving:
+            raise errors.Busy(f"storage node {snid} is just being given its secret, by another request")
+        self.giving.add(snid)
+        try:
+            yield
+        finally:
+            self.giving.discard(snid)
 
     def remove_node(self, snid: StorageNodeID) -> Conversation:
-        metadata = yield from self._metadata()
-        if snid not in {node.snid for node in metadata.nodes}:
-            raise errors.UnknownNode(f"storage node {snid} is not registered")
+        find_node((yield from self._metadata()), snid)
         yield from self._decide(UnregisterNode(self._request(), snid))
         return snid
 
@@ -128,7 +176,7 @@ class Registrar:
 
     def remove_topic(self, name: str) -> Conversation:
         metadata = yield from self._metadata()
-        topic = _topic(metadata, name)
+        topic = find_topic(metadata, name)
         yield from self._decide(DeleteTopic(self._request(), topic.tpid))
         streams = [stream for stream in metadata.streams if stream.tpid == topic.tpid]
         for new_only in (False, True):
@@ -142,7 +190,7 @@ class Registrar:
     def add_stream(self, name: str, nodes: tuple[StorageNodeID, ...]) -> Conversation:
         """M2, in a topic that exists."""
         metadata = yield from self._metadata()
-        topic = _topic(metadata, name)
+        topic = find_topic(metadata, name)
         if nodes and len(nodes) != topic.replication_factor:
             raise errors.InvalidArgument(
                 f"topic {name!r} has {topic.replication_factor} replicas of each log stream, not {len(nodes)}"
@@ -161,7 +209,7 @@ class Registrar:
                 (node_address(snid), AddLogStream(self._request(), tpid, lsid, volume)) for snid, volume in places
             ]
             for reply in replies:
-                _succeeded(reply, ReplicaReply)
+                succeeded(reply, ReplicaReply)
             replicas, volumes = tuple(p.snid for p in places), tuple(p.volume for p in places)
             yield from self._decide(RegisterStream(self._request(), lsid, replicas, volumes))
         except errors.VarlogError:
@@ -182,7 +230,7 @@ class Registrar:
         """Seal and take out in one go; the manager itself may unseal it in between, then once more."""
         for attempt in range(_SEAL_ATTEMPTS):
             metadata = yield from self._metadata()
-            stream = _stream(metadata, lsid)
+            stream = find_stream(metadata, lsid)
             topic = next(t for t in metadata.topics if t.tpid == stream.tpid)
             if stream.last_glsn > topic.trim:
                 raise errors.Conflict(
@@ -217,73 +265,3 @@ class Registrar:
         for first in range(0, len(replicas), _REMOVALS_AT_ONCE):
             some = replicas[first : first + _REMOVALS_AT_ONCE]
             yield [(node_address(snid), RemoveLogStream(self._request(), lsid, new_only)) for snid, lsid in some]
-
-    # The metadata repository
-
-    def _metadata(self) -> Generator[Requests, Seq[Answer], Metadata]:
-        return _one(Metadata, (yield [(METADATA_REPOSITORY, GetMetadata(self._request()))]))
-
-    def _decide(self, request: Message) -> Generator[Requests, Seq[Answer], Decided]:
-        return _one(Decided, (yield [(METADATA_REPOSITORY, request)]))
-
-
-def place(
-    metadata: Metadata, infos: Mapping[StorageNodeID, Info], factor: int, nodes: Seq[StorageNodeID] = ()
-) -> list[Place]:
-    """Nodes and volumes for the replicas of a new log stream: those that have fewest, then those with most room."""
-    load = Counter(snid for stream in metadata.streams for snid in stream.replicas)
-    registered = {node.snid for node in metadata.nodes}
-    answering = {snid: info for snid, info in infos.items() if snid in registered}
-    for snid in nodes:
-        if snid not in registered:
-            raise errors.UnknownNode(f"storage node {snid} is not registered")
-        if snid not in answering:
-            raise errors.Unreachable(f"storage node {snid} does not answer")
-
-    def least_loaded(snid: StorageNodeID) -> tuple[int, int, int]:
-        return load[snid], -sum(volume.free_bytes for volume in answering[snid].volumes), snid
-
-    chosen = list(nodes) or sorted(answering, key=least_loaded)[:factor]
-    if len(chosen) < factor:
-        raise errors.Unreachable(
-            f"{factor} storage nodes are needed and {len(answering)} of {len(registered)} registered ones answer"
-        )
-    return [Place(snid, _volume(answering[snid])) for snid in chosen]
-
-
-def _volume(info: Info) -> str:
-    """The one with room that has fewest replicas."""
-    load = Counter(replica.volume for replica in info.replicas)
-    full = limits.SEGMENT_BYTES
-    volumes = sorted(info.volumes, key=lambda v: (v.free_bytes < full, load[v.path], -v.free_bytes))
-    return volumes[0].path if volumes else ""
-
-
-def _topic(metadata: Metadata, name: str) -> TopicInfo:
-    """By its name, which may be anything that somebody sent."""
-    for topic in metadata.topics:
-        if topic.name == name:
-            return topic
-    raise errors.UnknownTopic(f"there is no topic {name[: limits.MAX_TOPIC_NAME]!r}")
-
-
-def _stream(metadata: Metadata, lsid: LogStreamID) -> StreamInfo:
-    for stream in metadata.streams:
-        if stream.lsid == lsid:
-            return stream
-    raise errors.UnknownLogStream(f"there is no log stream {lsid}")
-
-
-def _one(kind: type[_T], replies: Seq[Answer]) -> _T:
-    (reply,) = replies
-    return _succeeded(reply, kind)
-
-
-def _succeeded(reply: Answer, kind: type[_T]) -> _T:
-    if isinstance(reply, errors.VarlogError):
-        raise reply
-    if not isinstance(reply, kind):
-        raise errors.ProtocolError(f"answered with {type(reply).__name__}")
-    if code := getattr(reply, "code", 0):
-        raise errors.VarlogError.of(code, getattr(reply, "detail", ""))
-    return reply

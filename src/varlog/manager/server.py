@@ -10,30 +10,41 @@ Operators' requests are conversations of `varlog.core.registration`; here they a
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Sequence
 from typing import Final
 
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address, unnamed_address
+from varlog.core.conversing import Answer, Conversation
+from varlog.core.identity import SECRET_BYTES, new_secret
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
     AddNode,
     AddStream,
     AddTopic,
     Decided,
+    DeclareLost,
+    DrainNode,
     GetInfo,
     GetMetadata,
+    HoldLogStream,
+    IdentityAdopted,
     Info,
     Managed,
     Message,
     Metadata,
+    MoveReplica,
     RegisterManager,
     RemoveNode,
     RemoveStream,
     RemoveTopic,
+    ReplaceNode,
     ReplicaReply,
+    SyncLogStream,
+    SyncReply,
 )
-from varlog.core.registration import Answer, Conversation, Registrar
+from varlog.core.registration import Registrar
 from varlog.daemon import logs
 from varlog.daemon.config import ManagerConfig
 from varlog.daemon.peers import Peers, answers_ping
@@ -50,9 +61,15 @@ FRESH: Final = 1.5
 """A node that has not answered for so long is not counted on."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({AddNode, RemoveNode, AddTopic, RemoveTopic, AddStream, RemoveStream}),
+    Role.CLIENT: frozenset[type[Message]](
+        {
+            *(AddNode, RemoveNode, DrainNode, ReplaceNode),
+            *(AddTopic, RemoveTopic),
+            *(AddStream, RemoveStream, HoldLogStream, SyncLogStream, MoveReplica, DeclareLost),
+        }
+    ),
     Role.METADATA_REPOSITORY: frozenset[type[Message]]({Metadata, Decided}),
-    Role.STORAGE_NODE: frozenset[type[Message]]({Info, ReplicaReply}),
+    Role.STORAGE_NODE: frozenset[type[Message]]({Info, ReplicaReply, SyncReply, IdentityAdopted}),
 }
 
 
@@ -87,7 +104,7 @@ class ManagerServer:
         """A node has said how it is."""
         self._registration = 0
         self._is_registered = False
-        self._registrar = Registrar(self._request, self._fresh_infos)
+        self._registrar = Registrar(self._request, self._fresh_infos, _new_secret)
 
     @classmethod
     async def start(cls, config: ManagerConfig) -> ManagerServer:
@@ -348,3 +365,7 @@ class ManagerServer:
 def _check_own(connection: Connection, info: Info) -> None:
     if info.snid != connection.peer.node_id:
         raise errors.ProtocolError(f"storage node {connection.peer.node_id} speaks for another one")
+
+
+def _new_secret() -> str:
+    return new_secret(secrets.token_bytes(SECRET_BYTES))

@@ -1,0 +1,73 @@
+"""Where replicas go: the nodes that have fewest, then those with most room, and on them the volume likewise.
+
+A node takes new replicas if it answers, has its secret (B11) and is not being drained. How many it may have is for the
+metadata repository and the node to say (M2).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from varlog import errors, limits
+from varlog.core.conversing import find_node
+from varlog.core.messages import Info, Metadata
+from varlog.types import StorageNodeID
+
+
+class Place(NamedTuple):
+    """Where a replica goes."""
+
+    snid: StorageNodeID
+    volume: str
+
+
+def place(
+    metadata: Metadata,
+    infos: Mapping[StorageNodeID, Info],
+    factor: int,
+    nodes: Seq[StorageNodeID] = (),
+    without: Collection[StorageNodeID] = (),
+) -> list[Place]:
+    """Nodes and volumes for so many replicas of a log stream, on `nodes` if any are named, on none of `without`."""
+    load = Counter(snid for stream in metadata.streams for snid in {*stream.replicas, stream.joining})
+    for snid in nodes:
+        check_willing(metadata, infos, snid)
+    draining = {node.snid: node.is_draining for node in metadata.nodes}
+    willing = [
+        snid
+        for snid, info in infos.items()
+        if not draining.get(snid, True) and info.is_identified and snid not in without
+    ]
+
+    def least_loaded(snid: StorageNodeID) -> tuple[int, int, int]:
+        return load[snid], -sum(volume.free_bytes for volume in infos[snid].volumes), snid
+
+    chosen = list(nodes) or sorted(willing, key=least_loaded)[:factor]
+    if len(chosen) < factor:
+        raise errors.Unreachable(
+            f"{factor} storage nodes are needed and {len(willing)} of {len(metadata.nodes)} registered ones answer and "
+            "may take a replica"
+        )
+    return [Place(snid, _volume(infos[snid])) for snid in chosen]
+
+
+def check_willing(metadata: Metadata, infos: Mapping[StorageNodeID, Info], snid: StorageNodeID) -> None:
+    """Refuse a node that cannot take a replica."""
+    node = find_node(metadata, snid)
+    if snid not in infos:
+        raise errors.Unreachable(f"storage node {snid} does not answer")
+    if node.is_draining:
+        raise errors.Conflict(f"storage node {snid} is being drained; let it have replicas again first")
+    if not infos[snid].is_identified:
+        raise errors.Conflict(f"storage node {snid} has lost its disks and is not part of the cluster again yet")
+
+
+def _volume(info: Info) -> str:
+    """The one with room that has fewest replicas."""
+    load = Counter(replica.volume for replica in info.replicas)
+    full = limits.SEGMENT_BYTES
+    volumes = sorted(info.volumes, key=lambda v: (v.free_bytes < full, load[v.path], -v.free_bytes))
+    return volumes[0].path if volumes else ""
