@@ -364,6 +364,11 @@ class StorageNode:
         self._executors[lsid].on_failed(error.code)
         self._send_away(self._executors[lsid])
 
+    def on_corrupt(self, lsid: LogStreamID) -> None:
+        """Stored bytes of a replica turned out to be damaged."""
+        self._executors[lsid].on_corrupt()
+        self._send_away(self._executors[lsid])
+
     def tick(self, now: float) -> None:
         """Called a few times a second."""
         for executor in self._executors.values():

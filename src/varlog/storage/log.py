@@ -50,7 +50,7 @@ from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, LogFil
 from varlog.storage.options import StorageOptions
 from varlog.storage.reader import LogReader, StoredBatch, committed_end
 from varlog.storage.recovery import Recovered, Recovery
-from varlog.storage.scrub import scrub
+from varlog.storage.scrub import Pace, at_once, scrub
 from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
 from varlog.storage.state import EMPTY, LogState
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, StorageNodeID, Version
@@ -507,8 +507,8 @@ class LogStreamStorage:
         except OSError:
             self.poisoned = True  # what cannot even be written down is not written on
 
-    def scrub(self) -> Iterator[Corrupt]:
-        """Read and check every byte of every file written so far; yields what is damaged."""
+    def scrub(self, pace: Pace = at_once) -> Iterator[Corrupt]:
+        """Read and check every byte of every file written so far, no faster than `pace`; yields what is damaged."""
         if self.corruption is not None:
             yield self.corruption
-        yield from scrub(self._fs, self._path, self._identity, *self._written)
+        yield from scrub(self._fs, self._path, self._identity, *self._written, pace)

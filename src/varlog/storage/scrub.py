@@ -3,11 +3,14 @@
 What opening and reading take on trust is checked here: headers of closed segments, frames nobody reads any more, the
 index and the footer against the frames they were made from. A finding does not end the walk: it goes on at the next
 whole frame. It may run while the log is written and trimmed.
+
+Who lets it run says how fast: `pace` is called with the bytes that were looked at, every frame or so. It may take its
+time, and end the walk by raising something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from varlog.errors import Corrupt
 from varlog.storage import format as fmt
@@ -20,9 +23,16 @@ from varlog.storage.scan import FrameScan, later_frames
 from varlog.storage.segment import parse_segment_name
 from varlog.types import LogStreamIdentity
 
+Pace = Callable[[int], None]
+_LOOKS = 3
+
+
+def at_once(_size: int) -> None:
+    """As fast as it goes."""
+
 
 def scrub(
-    fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: int, end: int | None
+    fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: int, end: int | None, pace: Pace = at_once
 ) -> Iterator[Corrupt]:
     """Everything up to `end` of segment number `newest` (None if it is closed), and the records beside the segments."""
     try:
@@ -42,7 +52,7 @@ def scrub(
         except FileNotFoundError:
             continue  # trimmed meanwhile
         try:
-            yield from _Walk(file, name, identity, end if parsed[0] == newest else None).findings()
+            yield from _Walk(file, name, identity, end if parsed[0] == newest else None, pace).findings()
         except OSError as e:
             yield Corrupt(f"unreadable bytes ({e})", segment=name, offset=0)
         finally:
@@ -50,12 +60,13 @@ def scrub(
 
 
 def _is_mark_whole(fs: FileSystem, directory: str) -> bool:
+    """It is written in place after each sync; one that is just being written may look damaged, but not every time."""
     path = f"{directory}/{MARK_NAME}"
     if not fs.exists(path):
         return True
     file = fs.open(path)
     try:
-        return fmt.decode_mark(file.pread(fmt.MARK_BYTES + 1, 0)) is not None
+        return any(fmt.decode_mark(file.pread(fmt.MARK_BYTES + 1, 0)) is not None for _ in range(_LOOKS))
     finally:
         file.close()
 
@@ -63,7 +74,8 @@ def _is_mark_whole(fs: FileSystem, directory: str) -> bool:
 class _Walk:
     """One segment: a closed one if `end` is None, else the newest up to `end`."""
 
-    def __init__(self, file: File, name: str, identity: LogStreamIdentity, end: int | None) -> None:
+    def __init__(self, file: File, name: str, identity: LogStreamIdentity, end: int | None, pace: Pace) -> None:
+        self._pace = pace
         self._file = file
         self._name = name
         self._identity = identity
@@ -97,6 +109,7 @@ class _Walk:
 
     def _walk(self, scan: FrameScan, header: SegmentHeader) -> Iterator[Corrupt]:
         for frame in scan:
+            self._pace(frame.end - frame.offset)
             kind = frame.header.kind
             if kind == FrameKind.CONTEXT and frame.offset == fmt.SEGMENT_HEADER_BYTES:
                 found = fmt.decode_context(frame.body)
