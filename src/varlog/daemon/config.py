@@ -133,6 +133,14 @@ _SegmentBytes = Annotated[
     ),
 ]
 
+_ScrubRate = Annotated[
+    Annotated[float, Meta(ge=0, le=100_000)],
+    Meta(
+        title="megabytes, from 0 to 100000",
+        description="How much a node reads in a second while it looks for damage in its data, once a week; 0 is never.",
+    ),
+]
+
 
 class DaemonConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What every daemon can be told."""
@@ -162,6 +170,7 @@ class StorageNodeConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_
     sync: _Sync = True
     error_if_exists: _ErrorIfExists = False
     segment_bytes: _SegmentBytes = limits.SEGMENT_BYTES
+    scrub_mb_per_second: _ScrubRate = 8.0
 
 
 class MetadataRepositoryConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

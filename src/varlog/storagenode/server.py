@@ -29,6 +29,7 @@ from varlog.core.messages import (
     AnnounceNode,
     Append,
     Decided,
+    GetFingerprint,
     GetInfo,
     GetMetadata,
     Info,
@@ -50,9 +51,11 @@ from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.options import StorageOptions
+from varlog.storagenode.fingerprinting import Fingerprinting
 from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Reading, Result
 from varlog.storagenode.replicas import Replica, Replicas
+from varlog.storagenode.scrubbing import Scrubbing
 from varlog.storagenode.volumes import Volumes
 from varlog.storagenode.writing import VolumeWriting
 from varlog.types import MAX_ID, ClusterID, StorageNodeID
@@ -69,13 +72,13 @@ READS_PER_TURN: Final = 64
 """Others get their turn of the loop after so many."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo}),
+    Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck}),
     Role.MANAGER: frozenset[type[Message]]({GetInfo, AddLogStream, RemoveLogStream, Seal, Unseal}),
 }
 
 
-_HOSTED: Final = frozenset[type[Message]]({AddLogStream, RemoveLogStream, GetInfo, Unseal})
+_HOSTED: Final = frozenset[type[Message]]({AddLogStream, RemoveLogStream, GetInfo, GetFingerprint, Unseal})
 
 
 class StorageNodeServer:
@@ -105,6 +108,8 @@ class StorageNodeServer:
         self.replicas = Replicas(fs, volumes, options, self._send, self._observe, self._serve)
         self._writings = {path: VolumeWriting(self._loop, self._on_written) for path in volumes.paths}
         self._reading = Reading(self._loop, self._on_read)
+        self._fingerprinting = Fingerprinting(self._loop, volumes.snid, self._send, self._on_looked_through)
+        self.scrubbing = Scrubbing(volumes.snid, self.replicas, config.scrub_mb_per_second, self._on_looked_through)
         self._hosting = Hosting(volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy)
         self._links: dict[Address, Link] = {}
         self._addresses: dict[Address, str] = {}
@@ -148,6 +153,7 @@ class StorageNodeServer:
             raise
         node._link(METADATA_REPOSITORY, config.metadata_repository, Role.METADATA_REPOSITORY)
         node._tick()
+        node.scrubbing.start()
         return node
 
     @property
@@ -174,6 +180,8 @@ class StorageNodeServer:
             link.close()
         await self._server.close()
         await self._reading.stop()
+        await self._fingerprinting.stop()
+        await self.scrubbing.stop()
         for writing in self._writings.values():
             await writing.stop()
         await self._hosting.stop()
@@ -238,6 +246,9 @@ class StorageNodeServer:
                 self._hosting.remove(source, message)
             case GetInfo(request):
                 self._send(source, self.info(request))
+            case GetFingerprint(_, lsid):
+                replica = None if self._hosting.is_leaving(lsid) else self.replicas.get(lsid)
+                self._fingerprinting.answer(source, message, replica)
             case Unseal():
                 _check_set(message)
                 self._receive(source, message)
@@ -333,7 +344,10 @@ class StorageNodeServer:
         self.branches[what] += 1
 
     def _is_busy(self, replica: Replica) -> bool:
-        return self._writings[replica.volume].is_busy(replica.storage) or self._reading.is_busy(replica.storage)
+        """Whether its files are in use; those who look through them at leisure are told to let go."""
+        storage = replica.storage
+        is_vacant = self.scrubbing.vacate(storage) and not self._fingerprinting.is_busy(storage)
+        return not is_vacant or self._writings[replica.volume].is_busy(storage) or self._reading.is_busy(storage)
 
     def info(self, request: int) -> Info:
         """What the node is and how its replicas are (M12)."""
@@ -439,6 +453,19 @@ class StorageNodeServer:
             replica.storage.condemn(result)
         self.node.finish_scan(plan, result)
         self._settle_soon()
+
+    def _on_looked_through(self, storage: LogStreamStorage, damage: errors.Corrupt | None) -> None:
+        """A scrub or a fingerprint of a replica has ended."""
+        if self._is_stopping:
+            return
+        lsid = self._replica_of(storage).executor.lsid
+        if self._hosting.is_leaving(lsid):
+            self._hosting.go_on(lsid)
+        elif damage is not None:
+            self._log.error("damage found", lsid=lsid, error=str(damage))
+            storage.condemn(damage)
+            self.node.on_corrupt(lsid)
+            self._settle_soon()
 
     def _tick(self) -> None:
         if self._is_stopping:

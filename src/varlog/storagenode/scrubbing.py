@@ -1,0 +1,160 @@
+"""Scrubbing: every replica is read through from time to time, so that damage is found while another copy is sound.
+
+Bytes that nobody reads can rot for years, and on every replica in turn. A *pass* reads every byte of every replica of
+the node, one replica after another, in one thread; the next one begins a week after this one began. A pass is slow on
+purpose: it reads no more than so many megabytes in a second, and uses no more than half a percent of a core, so those
+who append do not notice it, and a cluster that is idle stays so. At the usual 8 MB/s a terabyte takes a day and a half.
+After a start the first pass waits for some minutes, on each node for others, so that the replicas of a log stream are
+not all read at once; and each pass begins with another replica, as a node may be restarted before it is through.
+
+The first finding is enough: the replica is condemned, and the manager replaces it by a copy of another one. A replica
+whose files are to be closed is let go of at once (`vacate`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from varlog.daemon import logs
+from varlog.errors import Corrupt
+from varlog.storage.log import LogStreamStorage
+from varlog.storagenode.replicas import Replicas
+from varlog.types import StorageNodeID
+
+FIRST_SECONDS: Final = 600.0
+SPREAD_SECONDS: Final = 60.0
+SPREAD_NODES: Final = 60
+EVERY_SECONDS: Final = 7 * 86400.0
+CPU_SHARE: Final = 0.005
+MEGABYTE: Final = 1_000_000
+STRIDE_BYTES: Final = 128 * 1024
+"""What is read between two pauses: so little that the event loop waits for no more than some milliseconds of it."""
+
+Released = Callable[[LogStreamStorage, Corrupt | None], None]
+
+
+class _Interrupted(Exception):
+    """The walk is to end here."""
+
+
+class Pace:
+    """How fast a pass goes. It is called by the thread that reads; `interrupt` may be called by any other."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._rate = bytes_per_second
+        self._interrupted = threading.Event()
+        self._read = 0
+        self._wall = self._cpu = -1.0
+        self.bytes = 0
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+    def __call__(self, size: int) -> None:
+        """So many bytes were read: wait until that is no more than may be."""
+        self._read += size
+        if self._read < STRIDE_BYTES and self._wall >= 0:
+            return
+        if self._wall >= 0:
+            spent = time.monotonic() - self._wall
+            owed = max(self._read / self._rate, (time.thread_time() - self._cpu) / CPU_SHARE) - spent
+            self._interrupted.wait(max(0.0, owed))
+        if self._interrupted.is_set():
+            raise _Interrupted
+        self.bytes += self._read
+        self._read = 0
+        self._wall, self._cpu = time.monotonic(), time.thread_time()
+
+
+class Scrubbing:
+    """See the module's text. `released(storage, damage)` is called when a replica has been read, or was let go of."""
+
+    def __init__(
+        self, snid: StorageNodeID, replicas: Replicas, megabytes_per_second: float, released: Released
+    ) -> None:
+        self._replicas = replicas
+        self._rate = megabytes_per_second * MEGABYTE
+        self._released = released
+        self._first = FIRST_SECONDS + SPREAD_SECONDS * (snid % SPREAD_NODES)
+        self._loop = asyncio.get_running_loop()
+        self._log = logs.get().bind(snid=snid)
+        self._waiting: asyncio.Task[None] | None = None
+        """For the next pass."""
+        self._reading: tuple[LogStreamStorage, Pace] | None = None
+        self._is_stopping = False
+        self.passes = 0
+        self.bytes = 0
+        """Read by all passes."""
+
+    def start(self) -> None:
+        """Begin to wait for the first pass; a rate of 0 means never."""
+        if self._rate > 0:
+            self._waiting = self._loop.create_task(self._live())
+
+    def vacate(self, storage: LogStreamStorage) -> bool:
+        """Let go of a replica's files; False if they are still in use, and `released` is yet to be called."""
+        if self._reading is None or self._reading[0] is not storage:
+            return True
+        self._reading[1].interrupt()
+        return False
+
+    async def stop(self) -> None:
+        """Let go of everything."""
+        self._is_stopping = True
+        if self._waiting is None:
+            return
+        if self._reading is not None:
+            self._reading[1].interrupt()
+        else:
+            self._waiting.cancel()
+        await asyncio.gather(self._waiting, return_exceptions=True)
+
+    async def _live(self) -> None:
+        wait = self._first
+        while not self._is_stopping:
+            await asyncio.sleep(wait)
+            began = self._loop.time()
+            await self.go_through()
+            wait = max(0.0, began + EVERY_SECONDS - self._loop.time())
+
+    async def go_through(self) -> None:
+        """One pass over all replicas that are sound as far as is known."""
+        self._log.info("scrubbing begins", replicas=len(self._replicas))
+        replicas = list(self._replicas)
+        for replica in random.sample(replicas, len(replicas)):
+            is_there = self._replicas.get(replica.executor.lsid) is replica
+            if is_there and replica.executor.healthy and not self._is_stopping:
+                await self._read(replica.storage)
+        if not self._is_stopping:
+            self.passes += 1
+            self._log.info("scrubbing ended", passes=self.passes)
+
+    async def _read(self, storage: LogStreamStorage) -> None:
+        pace = Pace(self._rate)
+        done: asyncio.Future[Corrupt | None] = self._loop.create_future()
+        self._reading = storage, pace
+        threading.Thread(target=self._in_thread, args=(storage, pace, done), name="varlog-scrub", daemon=True).start()
+        damage: Corrupt | None = None
+        try:
+            damage = await done
+        except OSError as error:
+            self._log.warning("a replica could not be scrubbed", error=str(error))
+        finally:
+            self._reading = None
+            self.bytes += pace.bytes
+        self._released(storage, damage)
+
+    def _in_thread(self, storage: LogStreamStorage, pace: Pace, done: asyncio.Future[Corrupt | None]) -> None:
+        try:
+            damage = next(storage.scrub(pace), None)
+        except _Interrupted:
+            self._loop.call_soon_threadsafe(done.set_result, None)
+        except Exception as mistake:
+            self._loop.call_soon_threadsafe(done.set_exception, mistake)
+        else:
+            self._loop.call_soon_threadsafe(done.set_result, damage)
