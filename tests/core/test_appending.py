@@ -12,7 +12,7 @@ from varlog import batch, errors, limits
 from varlog.core.appending import Committed, Outcome, Rejected, Undecided, Writer, WriterOptions
 from varlog.core.messages import Append, AppendReplies, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing
-from varlog.types import GLSN, LLSN, Epoch, StorageNodeID, StreamStatus, WriterID
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, WriterID
 
 SEALED, UNSEALING = StreamStatus.SEALED, StreamStatus.UNSEALING
 TIMEOUT = WriterOptions().attempt_timeout
@@ -21,14 +21,14 @@ TIMEOUT = WriterOptions().attempt_timeout
 class Bench:
     """A writer, the log streams it knows of, and lists of what it sent and said. Time stands still unless told."""
 
-    def __init__(self, *streams: StreamInfo, retry: bool = True, window: int = 16, affinity: int | None = None) -> None:
+    def __init__(self, *streams: StreamInfo, retry: bool = True, window: int = 16, home: int | None = None) -> None:
         self.now = 0.0
         self.routing = Routing()
         self.sent: list[tuple[str, Append]] = []
         self.reachable = True
         self.outcomes: dict[int, Outcome] = {}
         ids = (WriterID(100 + number) for number in count())
-        options = WriterOptions(retry=retry, window=window, affinity=affinity)
+        options = WriterOptions(retry=retry, window=window, home=None if home is None else LogStreamID(home))
         self.writer = Writer(
             TOPIC,
             self.routing,
@@ -142,9 +142,12 @@ def test_an_append_waits_for_metadata_if_none_is_known() -> None:
     assert not bench.writer.wants_metadata
 
 
-def test_a_log_stream_that_is_being_unsealed_is_tried() -> None:
+def test_a_log_stream_that_is_being_unsealed_is_waited_for() -> None:
     bench = Bench(stream(1, UNSEALING))
-    assert len(bench.append(1)) == 1
+    assert bench.append(1) == []
+    assert bench.writer.wants_metadata
+    bench.learn(stream(1))
+    assert len(bench.messages) == 1
 
 
 def test_the_window_bounds_what_is_under_way() -> None:
@@ -571,15 +574,15 @@ def test_silence_is_counted_from_the_last_that_was_heard() -> None:
 # A preferred log stream
 
 
-def test_an_affinity_spreads_writers_over_the_log_streams() -> None:
-    for affinity, lsid in enumerate((1, 2, 3, 1)):
-        bench = Bench(stream(1), stream(2), stream(3), affinity=affinity)
+def test_a_writer_goes_to_the_log_stream_it_prefers() -> None:
+    for lsid in (1, 2, 3):
+        bench = Bench(stream(1), stream(2), stream(3), home=lsid)
         bench.append(1)
         assert bench.writer.log_stream == lsid
 
 
 def test_a_writer_goes_back_to_the_log_stream_it_prefers_when_nothing_is_under_way() -> None:
-    bench = Bench(stream(1), stream(2, SEALED, epoch=3), affinity=1)
+    bench = Bench(stream(1), stream(2, SEALED, epoch=3), home=2)
     (first,) = bench.append(1)
     assert first.lsid == 1
     bench.learn(stream(1), stream(2, epoch=4))

@@ -37,7 +37,7 @@ def test_it_knows_nothing_before_the_first_metadata() -> None:
     assert routing.topic(TOPIC) is None
     assert routing.stream(LogStreamID(1)) is None
     assert routing.streams(TOPIC) == []
-    assert routing.choose(TOPIC, 0) is None
+    assert routing.choose(TOPIC, 0, 0.0) is None
 
 
 def test_a_topic_is_made_of_the_log_streams_that_may_hold_entries() -> None:
@@ -54,14 +54,14 @@ def test_a_topic_is_made_of_the_log_streams_that_may_hold_entries() -> None:
 def test_a_sealed_log_stream_takes_no_appends(status: StreamStatus) -> None:
     routing = Routing()
     routing.update(metadata(1, stream(1, status)))
-    open_to_appends = status in {RUNNING, UNSEALING}
+    open_to_appends = status is RUNNING
     assert takes_appends(stream(1, status)) == open_to_appends
-    assert (routing.choose(TOPIC, 7) is not None) == open_to_appends
+    assert (routing.choose(TOPIC, 7, 0.0) is not None) == open_to_appends
 
 
 def test_equal_affinities_choose_alike_and_different_ones_spread() -> None:
     routing = Routing()
     routing.update(metadata(1, *(stream(lsid) for lsid in (1, 2, 3)), stream(9, tpid=2)))
-    chosen = [routing.choose(TOPIC, affinity) for affinity in range(6)]
+    chosen = [routing.choose(TOPIC, affinity, 0.0) for affinity in range(6)]
     assert [s.lsid for s in chosen if s is not None] == [1, 2, 3, 1, 2, 3]
-    assert routing.choose(TOPIC, 4) == routing.choose(TOPIC, 4)
+    assert routing.choose(TOPIC, 4, 0.0) == routing.choose(TOPIC, 4, 9.0)

@@ -262,6 +262,7 @@ class Session:
                 connection.close(errors.WrongIdentity(f"storage node {peer.snid} is expected at {peer.link.address}"))
                 return
             self._connections[node_address(peer.snid)] = connection
+            self.routing.nodes_avoided.worked(peer.snid)
             now = self.loop.time()
             for participant in list(self._participants.values()):
                 participant.on_connected(peer.snid, now)
@@ -277,6 +278,7 @@ class Session:
 
     def _on_node_lost(self, snid: StorageNodeID) -> None:
         now = self.loop.time()
+        self.routing.nodes_avoided.unusable(snid, now)
         for participant in list(self._participants.values()):
             participant.on_disconnected(snid, now)
             if participant.wants_metadata:

@@ -1,8 +1,8 @@
 """Appends: from a call to a writer of the core, and from its outcome back to the call.
 
-`Pool` has one writer for each log stream that takes appends and gives them work in turn. A writer that has heard
-nothing for a while is passed over as long as another one is well, and so is one that had to leave its log stream until
-it is back there (M6, M11); what such a writer has under way it goes on with.
+`Pool` has one writer for each log stream that takes appends and gives them work in turn. A writer whose log stream is
+avoided, or that gets no answers, is passed over as long as another one is well, and so is one that had to leave its log
+stream until it is back there (M6, M11); what such a writer has under way it goes on with.
 
 Everything under way counts against the client's `Room`, in bytes and number, until its outcome is known, also when the
 caller no longer waits for it.
@@ -26,7 +26,7 @@ from varlog.core.address import node_address
 from varlog.core.appending import Outcome, Rejected, Writer, WriterOptions
 from varlog.core.messages import GetInfo
 from varlog.core.routing import takes_appends
-from varlog.types import GLSN, StorageNodeID, TopicID, WriterID
+from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID, WriterID
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,8 @@ class Pool:
     def __init__(self, appends: Appends) -> None:
         self._appends = appends
         self._session = appends.session
-        self._writers: list[Writer] = []
+        self._writers: dict[LogStreamID | None, Writer] = {}
+        """By the log stream that each is at home in; one may be at home nowhere, and go wherever it can."""
         self._usable: list[Writer] = []
         self._turn = 0
 
@@ -180,37 +181,46 @@ class Pool:
     def on_replies(self, replies: object, now: float) -> None:
         """It appends nothing itself."""
 
-    def on_connected(self, snid: StorageNodeID, now: float) -> None:
-        """Its writers know."""
+    def on_connected(self, _snid: StorageNodeID, now: float) -> None:
+        self._judge(now)
 
-    def on_disconnected(self, snid: StorageNodeID, now: float) -> None:
-        """Its writers know."""
+    def on_disconnected(self, _snid: StorageNodeID, now: float) -> None:
+        self._judge(now)
 
     def on_metadata(self, now: float) -> None:
         if self._session.routing.topic(self._appends.tpid) is None:
             self._session.fail(errors.UnknownTopic(f"topic {self._appends.name!r} was removed"))
             return
-        streams = self._session.routing.streams(self._appends.tpid)
-        running = max(1, sum(map(takes_appends, streams)))
-        while len(self._writers) < running:
-            options = WriterOptions(window=WINDOW, affinity=len(self._writers))
-            self._writers.append(self._appends.writer(options, lambda _: None))
+        streams = {stream.lsid: stream for stream in self._session.routing.streams(self._appends.tpid)}
+        for lsid, stream in streams.items():
+            if takes_appends(stream):
+                self._writer_at(lsid)
+        for home, writer in list(self._writers.items()):
+            if home not in streams and len(self._writers) > 1 and not writer.outstanding:
+                self._appends.retire(self._writers.pop(home))
         self._judge(now)
+
+    def _writer_at(self, home: LogStreamID | None) -> Writer:
+        if home not in self._writers:
+            self._writers[home] = self._appends.writer(WriterOptions(window=WINDOW, home=home), lambda _: None)
+        return self._writers[home]
 
     def tick(self, now: float) -> None:
         self._judge(now)
         self._appends.investigate(now)
 
     def _judge(self, now: float) -> None:
-        """Who is given work. One that has none goes to its own log stream with the next."""
-        streams = [s for s in self._session.routing.streams(self._appends.tpid) if takes_appends(s)]
-        writers = self._writers[: max(1, len(streams))]
-        well = [
-            writer
-            for writer, stream in zip(writers, streams, strict=False)
-            if not writer.outstanding or (writer.log_stream == stream.lsid and writer.silence(now) < SILENT_SECONDS)
-        ]
-        self._usable = well or writers
+        """Who is given work. One that has none goes home with the next, if its home is well. Where all are stuck, what
+        is new does not queue up behind them, but goes to the first log stream that takes it."""
+        routing, well, fair = self._session.routing, [], []
+        free = [(home, writer) for home, writer in self._writers.items() if not writer.is_stuck(now)]
+        for home, writer in free:
+            stream = routing.stream(home) if home is not None else None
+            if stream is not None and takes_appends(stream):
+                fair.append(writer)
+                if routing.is_well(stream, now) and (not writer.outstanding or writer.log_stream == home):
+                    well.append(writer)
+        self._usable = well or fair or [writer for _, writer in free] or [self._writer_at(None)]
 
 
 def checked(data: Any) -> bytes:

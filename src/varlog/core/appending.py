@@ -14,7 +14,9 @@ A batch carries a *horizon*, how far the writer knew the log stream to be commit
 log tells a new batch from one it has forgotten. So a writer that has been silent refreshes what it knows first.
 
 The writer changes the log stream only when nothing it sent there is undecided. While a log stream is sealed it asks the
-replicas, with the old epoch, what became of its batches; one that is complete tells (rule 19).
+replicas, one after another and with the old epoch, what became of its batches; one that is complete tells (rule 19).
+From the first sign that something is wrong, a refusal, a lost connection, or silence, it wants fresh metadata until
+there is an answer, and the log stream is avoided by everyone who need not be there (M6, M11).
 
 An append whose batch can be sent at once, and its answer, are what a client does most. They take a short way through
 here: no object is made for them but the operation, the message and the outcome.
@@ -45,6 +47,12 @@ _new_tuple: Final = tuple.__new__
 MOST_PATIENCE: Final = 8
 """So many attempt timeouts at most pass between two attempts on a log stream that takes appends."""
 
+OVERDUE: Final = 0.3
+"""After so long without any answer the writer looks whether its log stream still runs."""
+
+ASK_FATES: Final = 0.1
+"""Between two replicas of a sealed log stream that are asked, until each of them was asked twice."""
+
 _REFUSED_FOR_GOOD: Final = frozenset(
     error.code
     for error in (
@@ -58,6 +66,9 @@ _REFUSED_FOR_GOOD: Final = frozenset(
         errors.ChecksumMismatch,
     )
 )
+
+_NO_REASON_TO_LEAVE: Final = frozenset((errors.Busy.code, errors.SequenceGap.code))
+"""Of refusals: the log stream goes on as it should."""
 
 
 class Committed(NamedTuple):
@@ -101,8 +112,8 @@ class WriterOptions(NamedTuple):
     window: int = 256
     attempt_timeout: float = 0.5
     codec: batch.Codec = batch.Codec.NONE
-    affinity: int | None = None
-    """Which of the log streams that take appends to prefer, counted around; None: any one, and stay there."""
+    home: LogStreamID | None = None
+    """The log stream to prefer, and to go back to; None: any one, and stay there."""
 
 
 DEFAULT_OPTIONS: Final = WriterOptions()
@@ -165,6 +176,13 @@ class Writer:
         self._patience = 1
         """How many attempt timeouts to wait before everything is sent again."""
         self._heard_at = 0.0
+        self._refused = False
+        """It was told since the last answer that its log stream takes nothing."""
+        self._blamed = False
+        """It has counted failures of its log stream since the last answer."""
+        self._asked_in = Epoch(0)
+        """The sealed epoch in which it asks replicas what became of its batches, and how often it has asked."""
+        self._asked = 0
         self.wants_metadata = True
         """Set when what the writer knows of the cluster is not enough; cleared by `on_metadata`."""
         self._begin_life()
@@ -189,11 +207,15 @@ class Writer:
     @property
     def has_nowhere(self) -> bool:
         """It has something to append and knows no log stream that takes it."""
-        return bool(self._queue) and self._open is None
+        return self._open is None and self.outstanding > 0
 
     def silence(self, now: float) -> float:
         """For how long it has been waiting for an answer and heard none."""
         return now - self._heard_at if self._sent else 0.0
+
+    def is_stuck(self, now: float) -> bool:
+        """What it has under way does not come forward, nor would anything behind it."""
+        return bool(self._sent) and (self._open is None or self._refused or now - self._heard_at >= OVERDUE)
 
     def append(self, id_: Any, entries: Seq[bytes], deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
@@ -225,32 +247,52 @@ class Writer:
         self._known_at = now
         self._pump(now)
         stream = self._stream()
-        if self._sent and stream is not None:
-            newest = max((max(op.unresolved, default=Epoch(0)) for op in self._sent), default=Epoch(0))
+        if not self._sent or stream is None:
+            return
+        if takes_appends(stream):
+            newest = max(max(op.unresolved, default=Epoch(0)) for op in self._sent)
             if stream.epoch > newest:
+                self._patience, self._heard_at = 1, now
+                self._refused = self._blamed = False
                 self._resend(now)
+        elif stream.epoch != self._asked_in:
+            self._asked_in, self._asked = stream.epoch, 0
+            self._resend(now)
 
     def on_connected(self, snid: StorageNodeID, now: float) -> None:
         """There is a new connection to a node: what was sent to it before may be lost."""
         stream = self._stream()
-        if self._sent and stream is not None and snid in stream.replicas:
-            self._resend(now)
+        if self._sent and stream is not None:
+            askable = (stream.primary,) if takes_appends(stream) else stream.replicas
+            if snid in askable:
+                self._resend(now)
 
-    def on_disconnected(self, snid: StorageNodeID, _now: float) -> None:
+    def on_disconnected(self, snid: StorageNodeID, now: float) -> None:
         """A node cannot be reached: it may not be the one to ask any more."""
         stream = self._stream()
         if self._sent and stream is not None and snid in stream.replicas:
             self.wants_metadata = True
+            self._pump(now)
 
     def tick(self, now: float) -> None:
         """Called a few times a second."""
         self._expire(now)
-        if self._sent and now >= self._resend_at:
+        if self._sent:
+            self._look_after(now)
+        self._pump(now)
+
+    def _look_after(self, now: float) -> None:
+        """Something is under way: is it late?"""
+        stream, is_late = self._open, now >= self._resend_at
+        if is_late or self._refused or now - self._heard_at >= OVERDUE:
             self.wants_metadata = True
-            if self._open is not None:  # a log stream that is merely slow is not made faster by more
+            if stream is not None and (is_late or not self._blamed):
+                self._blamed = True
+                self._routing.streams_avoided.failed(stream.lsid, now)
+        if is_late:
+            if stream is not None:  # a log stream that is merely slow is not made faster by more
                 self._patience = min(2 * self._patience, MOST_PATIENCE)
             self._resend(now)
-        self._pump(now)
 
     # Sending
 
@@ -258,7 +300,7 @@ class Writer:
         return self._routing.stream(self._lsid) if self._lsid is not None else None
 
     def _pump(self, now: float) -> None:
-        self._choose()
+        self._choose(now)
         stream = self._open
         if stream is None:
             self.wants_metadata = self.wants_metadata or self.outstanding > 0
@@ -303,50 +345,73 @@ class Writer:
             codec=self._options.codec,
         )
 
-    def _choose(self) -> None:
-        """Stay on the log stream while it can be used, and while anything sent there is undecided."""
-        stream = self._stream()
-        usable = stream is not None and takes_appends(stream)
-        self._open = stream if usable else None
-        prefers_another = self._options.affinity is not None and not self._sent
-        if (usable and not prefers_another) or any(op.unresolved for op in self._sent):
+    def _choose(self, now: float) -> None:
+        """Stay on the log stream while it is well, and while anything sent there is undecided."""
+        stream, routing, home = self._stream(), self._routing, self._options.home
+        self._open = stream if stream is not None and takes_appends(stream) else None
+        is_content = self._open is not None and routing.is_well(self._open, now)
+        is_away = home is not None and home != self._lsid and not self._sent
+        if (is_content and not is_away) or any(op.unresolved for op in self._sent):
             return
-        affinity = self.writer_id if self._options.affinity is None else self._options.affinity
-        chosen = self._routing.choose(self._tpid, affinity)
-        if chosen is not None and (stream is None or chosen.lsid != stream.lsid):
-            self._lsid = chosen.lsid
-            self._open = chosen
-            self._attempts.clear()  # all decided: what is still said of them says nothing of the next log stream
-            self._queue.extendleft(reversed([op for op in self._sent if not op.told]))
-            for op in self._sent:
-                op.finished = op.told
-            self._sent.clear()
+        chosen = routing.stream(home) if is_away and home is not None else None
+        if chosen is None or not takes_appends(chosen) or not routing.is_well(chosen, now):
+            chosen = stream if is_content else routing.choose(self._tpid, self.writer_id, now)
+        if chosen is not None and chosen is not stream:
+            self._move(chosen)
+
+    def _move(self, stream: StreamInfo) -> None:
+        """Go on with another log stream: what is not told yet goes there, in the same order."""
+        self._lsid = stream.lsid
+        self._open = stream
+        self._refused = self._blamed = False
+        self._asked_in = Epoch(0)
+        self._attempts.clear()  # all decided: what is still said of them says nothing of the next log stream
+        self._queue.extendleft(reversed([op for op in self._sent if not op.told]))
+        for op in self._sent:
+            op.finished = op.told
+        self._sent.clear()
 
     def _resend(self, now: float) -> None:
-        """Send everything again, in order: the log keeps what it has already."""
+        """Send everything again, in order: the log keeps what it has already. Or ask what became of it."""
         stream = self._stream()
         self._resend_at = now + self._patience * self._options.attempt_timeout
         if stream is None or not self._options.retry:
             return
-        prev = self._last_on.get(stream.lsid, Sequence(0))
-        for op in self._sent:
-            if takes_appends(stream):
+        if takes_appends(stream):
+            prev = self._last_on.get(stream.lsid, Sequence(0))
+            for op in self._sent:
                 self._attempt(op, stream, stream.epoch, prev, stream.primary)
-            elif op.unresolved:
-                node = stream.replicas[len(op.requests) % len(stream.replicas)]
-                self._attempt(op, stream, max(op.unresolved), prev, node)
-            prev = max(prev, op.sequence)
+                prev = max(prev, op.sequence)
+        else:
+            self._ask_fates(stream, now)
 
-    def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> None:
-        """Send a batch again."""
+    def _ask_fates(self, stream: StreamInfo, now: float) -> None:
+        """Ask the next replica of a sealed log stream that can be reached; the one that took the appends comes last."""
+        replicas = stream.replicas
+        if self._asked < 2 * len(replicas):
+            self._resend_at = now + ASK_FATES
+        first = replicas.index(stream.primary) + 1 if stream.primary in replicas else 0
+        for snid in self._routing.in_turn(replicas, first + self._asked, now):
+            prev, reached = self._last_on.get(stream.lsid, Sequence(0)), True
+            for op in self._sent:
+                if reached and op.unresolved:
+                    reached = self._attempt(op, stream, max(op.unresolved), prev, snid)
+                prev = max(prev, op.sequence)
+            if reached:
+                break
+        self._asked += 1
+
+    def _attempt(self, op: _Operation, stream: StreamInfo, epoch: Epoch, prev: Sequence, node: StorageNodeID) -> bool:
+        """Send a batch again; False if it could not be sent."""
         request = self._new_request()
         append = Append(request, stream.lsid, epoch, prev, op.horizon, op.batch)
         if self._send(node_address(node), append) is False:
-            return
+            return False
         op.requests += (request,)
         self._attempts[request] = (op, epoch, prev == self._last_on.get(stream.lsid, Sequence(0)))
         if epoch not in op.unresolved:
             op.unresolved += (epoch,)
+        return True
 
     # Answers
 
@@ -410,7 +475,15 @@ class Writer:
             op.unresolved = ()
             self._retire(now)
         else:
-            self.wants_metadata = True
+            self._on_refused(reply.code, epoch, now)
+
+    def _on_refused(self, code: int, epoch: Epoch, now: float) -> None:
+        """Not now, or not there any more. That is no proof: a copy of the message may still be on its way."""
+        self.wants_metadata = True
+        stream = self._open
+        if stream is not None and stream.epoch == epoch and code not in _NO_REASON_TO_LEAVE:
+            self._refused = self._blamed = True
+            self._routing.streams_avoided.unusable(stream.lsid, now)
 
     def _on_committed(self, op: _Operation, reply: AppendReply, now: float) -> None:
         lsid, end = reply.lsid, LLSN(reply.llsn + reply.count)
@@ -422,6 +495,9 @@ class Writer:
 
     def _on_progress(self, now: float) -> None:
         self._known_at = self._heard_at = now
+        if self._blamed and self._lsid is not None:
+            self._refused = self._blamed = False
+            self._routing.streams_avoided.worked(self._lsid)
         self._patience = 1
         self._resend_at = now + self._options.attempt_timeout
         if self._queue or self._open is None:
