@@ -10,6 +10,7 @@ import pytest
 from varlog import errors, limits
 from varlog.core import metastate as m
 from varlog.core.decisions import ALREADY, Already, decide
+from varlog.core.identity import new_secret, proof_of
 from varlog.core.messages import (
     AbortStream,
     AnnounceNode,
@@ -17,12 +18,17 @@ from varlog.core.messages import (
     CreateTopic,
     DeleteTopic,
     GetMetadata,
+    HoldStream,
+    LoseStream,
     Message,
+    PlanStream,
     RegisterManager,
     RegisterNode,
     RegisterStream,
+    RenewNode,
     RunStream,
     SealStream,
+    SetDraining,
     TrimTopic,
     UnregisterNode,
     UnregisterStream,
@@ -32,7 +38,10 @@ from varlog.core.metastate import AnyEntry, Cut, MetadataState, Stream, Topic
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
 
 TOPIC = TopicID(1)
-CREATING, SEALED, UNSEALING, RUNNING, ABORTED, NOBODY = map(LogStreamID, range(1, 7))
+SECRET = new_secret(b"s" * 32)
+PROOF = proof_of(StorageNodeID(6), SECRET)
+OTHER_PROOF = proof_of(StorageNodeID(6), new_secret(b"t" * 32))
+CREATING, SEALED, UNSEALING, RUNNING, ABORTED, SMALL, HELD, LOST, PLANNED, NOBODY = map(LogStreamID, range(1, 11))
 SET = tuple(map(StorageNodeID, (1, 2, 3)))
 
 
@@ -41,15 +50,22 @@ def nodes(*snids: int) -> tuple[StorageNodeID, ...]:
 
 
 def cluster() -> MetadataState:
-    """Four nodes, a topic with five entries, and a log stream of it in each status."""
+    """Six nodes, of which 5 is being drained and 6 has a secret; a topic with nine entries; a log stream of it in each
+    status, one that runs on two nodes, one that an operator holds, one of which entries are lost, and one that is to
+    move."""
     state = MetadataState()
-    entries: list[AnyEntry] = [m.NodeRegistered(StorageNodeID(snid)) for snid in (1, 2, 3, 4)]
+    entries: list[AnyEntry] = [m.NodeRegistered(StorageNodeID(snid)) for snid in (1, 2, 3, 4, 5)]
+    entries += [m.NodeDraining(StorageNodeID(5), True), m.NodeRegistered(StorageNodeID(6), "f:1", (), PROOF, 1)]
     entries.append(m.TopicCreated(TOPIC, "orders", 3, 2))
-    entries += [m.StreamCreating(LogStreamID(lsid), TOPIC) for lsid in range(1, 6)]
-    entries += [m.StreamRegistered(lsid, SET) for lsid in (SEALED, UNSEALING, RUNNING)]
-    entries += [m.StreamUnsealing(lsid, Epoch(2), SET, SET[0]) for lsid in (UNSEALING, RUNNING)]
-    entries += [m.StreamRunning(RUNNING, Epoch(2)), m.StreamAborted(ABORTED)]
-    entries.append(Cut(7, ((1, 0, 5),), ((int(RUNNING), 2, 1, 1, 5),)))
+    entries += [m.StreamCreating(LogStreamID(lsid), TOPIC) for lsid in range(1, NOBODY)]
+    entries += [m.StreamRegistered(lsid, SET) for lsid in (SEALED, UNSEALING, RUNNING, SMALL, HELD, LOST, PLANNED)]
+    entries += [m.StreamUnsealing(lsid, Epoch(2), SET, SET[0]) for lsid in (UNSEALING, RUNNING, HELD, LOST, PLANNED)]
+    entries.append(m.StreamUnsealing(SMALL, Epoch(2), SET[:2], SET[0]))
+    entries += [m.StreamRunning(lsid, Epoch(2)) for lsid in (RUNNING, SMALL, HELD, LOST, PLANNED)]
+    entries.append(m.StreamAborted(ABORTED))
+    entries.append(Cut(7, ((1, 0, 9),), ((int(RUNNING), 2, 1, 1, 5), (int(LOST), 2, 1, 6, 4))))
+    entries += [m.StreamSealed(HELD, Epoch(3)), m.StreamHeld(HELD, True)]
+    entries += [m.StreamSealed(LOST, Epoch(3)), m.StreamLost(LOST, GLSN(8), SET[:1]), planned(PLANNED, 4, 1)]
     for entry in entries:
         state.apply(Version(state.version + 1), entry)
     return state
@@ -59,8 +75,22 @@ def seal(lsid: LogStreamID, epoch: int) -> SealStream:
     return SealStream(1, lsid, Epoch(epoch))
 
 
-def unseal(lsid: LogStreamID, epoch: int, replicas: Sequence[int] = SET, primary: int = 1) -> UnsealStream:
-    return UnsealStream(1, lsid, Epoch(epoch), nodes(*replicas), StorageNodeID(primary))
+def unseal(
+    lsid: LogStreamID, epoch: int, replicas: Sequence[int] = SET, primary: int = 1, volumes: tuple[str, ...] = ()
+) -> UnsealStream:
+    return UnsealStream(1, lsid, Epoch(epoch), nodes(*replicas), StorageNodeID(primary), volumes)
+
+
+def plan(lsid: LogStreamID, joining: int = 0, leaving: int = 0) -> PlanStream:
+    return PlanStream(1, lsid, StorageNodeID(joining), StorageNodeID(leaving))
+
+
+def planned(lsid: LogStreamID, joining: int = 0, leaving: int = 0) -> m.StreamPlanned:
+    return m.StreamPlanned(lsid, StorageNodeID(joining), StorageNodeID(leaving))
+
+
+def lose(lsid: LogStreamID, epoch: int, glsn: int, *replicas: int) -> LoseStream:
+    return LoseStream(1, lsid, Epoch(epoch), GLSN(glsn), nodes(*replicas))
 
 
 def run(lsid: LogStreamID, epoch: int) -> RunStream:
@@ -78,7 +108,7 @@ def trim(glsn: int, tpid: int = TOPIC) -> TrimTopic:
 GRANTED: dict[str, tuple[Message, AnyEntry]] = {
     "a new node": (RegisterNode(1, StorageNodeID(9)), m.NodeRegistered(StorageNodeID(9))),
     "a new topic": (CreateTopic(1, "audit", 3, 2), m.TopicCreated(TopicID(2), "audit", 3, 2)),
-    "a new log stream": (CreateStream(1, TOPIC), m.StreamCreating(LogStreamID(6), TOPIC)),
+    "a new log stream": (CreateStream(1, TOPIC), m.StreamCreating(NOBODY, TOPIC)),
     "the registration of one being created": (
         register(CREATING, 3, 1, 4),
         m.StreamRegistered(CREATING, nodes(3, 1, 4)),
@@ -88,11 +118,46 @@ GRANTED: dict[str, tuple[Message, AnyEntry]] = {
     "the seal of an unsealing one": (seal(UNSEALING, 2), m.StreamSealed(UNSEALING, Epoch(3))),
     "an unseal": (unseal(SEALED, 1, (1, 2, 3), 3), m.StreamUnsealing(SEALED, Epoch(2), SET, StorageNodeID(3))),
     "an unseal with fewer": (unseal(SEALED, 1, (1, 3), 3), m.StreamUnsealing(SEALED, Epoch(2), nodes(1, 3), SET[2])),
+    "an unseal with a node that joins": (
+        unseal(SEALED, 1, (1, 4, 3), 4, ("/a", "", "/c")),
+        m.StreamUnsealing(SEALED, Epoch(2), nodes(1, 4, 3), StorageNodeID(4), ("/a", "", "/c")),
+    ),
+    "an unseal with others altogether": (
+        unseal(SEALED, 1, (4, 6), 4),
+        m.StreamUnsealing(SEALED, Epoch(2), nodes(4, 6), StorageNodeID(4)),
+    ),
+    "an unseal with one that is being drained, if it must be": (
+        unseal(SEALED, 1, (1, 5), 1),
+        m.StreamUnsealing(SEALED, Epoch(2), nodes(1, 5), StorageNodeID(1)),
+    ),
+    "that a replica moves": (plan(RUNNING, 4, 2), planned(RUNNING, 4, 2)),
+    "that a replica moves of one that is sealed": (plan(SEALED, 4, 2), planned(SEALED, 4, 2)),
+    "that a replica moves of one that is held": (plan(HELD, 4, 2), planned(HELD, 4, 2)),
+    "that one more joins": (plan(SMALL, 3), planned(SMALL, 3)),
+    "that one of enough leaves": (plan(RUNNING, 0, 2), planned(RUNNING, 0, 2)),
+    "the end of a plan": (plan(PLANNED), planned(PLANNED)),
+    "that one stays sealed": (HoldStream(1, RUNNING, True), m.StreamHeld(RUNNING, True)),
+    "that one need not stay sealed": (HoldStream(1, HELD, False), m.StreamHeld(HELD, False)),
+    "that more entries are lost, and with them every replica": (lose(LOST, 3, 6), m.StreamLost(LOST, GLSN(6), ())),
+    "that a node is drained": (SetDraining(1, StorageNodeID(1), True), m.NodeDraining(StorageNodeID(1), True)),
+    "that a node is not drained": (SetDraining(1, StorageNodeID(5), False), m.NodeDraining(StorageNodeID(5), False)),
+    "a new node with a secret": (
+        RegisterNode(1, StorageNodeID(9), "a:1", ("/v",), PROOF, 3),
+        m.NodeRegistered(StorageNodeID(9), "a:1", ("/v",), PROOF, 3),
+    ),
+    "a node that shows its secret": (
+        AnnounceNode(1, StorageNodeID(6), "f:2", ("/v",), 1 << 32 | 7, SECRET, OTHER_PROOF),
+        m.NodeAnnounced(StorageNodeID(6), "f:2", ("/v",), 1 << 32 | 7, PROOF, OTHER_PROOF),
+    ),
+    "another secret for a node": (
+        RenewNode(1, StorageNodeID(6), 1, OTHER_PROOF),
+        m.NodeRenewed(StorageNodeID(6), 2, OTHER_PROOF),
+    ),
     "that cuts count it again": (run(UNSEALING, 2), m.StreamRunning(UNSEALING, Epoch(2))),
     "a trim": (trim(4), m.Trimmed(TOPIC, GLSN(4))),
-    "a trim of everything": (trim(5), m.Trimmed(TOPIC, GLSN(5))),
-    "another address of a node": (AnnounceNode(1, SET[0], "b:1", ("/v",)), m.NodeRegistered(SET[0], "b:1", ("/v",))),
-    "that a node without replicas goes": (UnregisterNode(1, StorageNodeID(4)), m.NodeUnregistered(StorageNodeID(4))),
+    "a trim of everything": (trim(9), m.Trimmed(TOPIC, GLSN(9))),
+    "another address of a node": (AnnounceNode(1, SET[0], "b:1", ("/v",)), m.NodeAnnounced(SET[0], "b:1", ("/v",))),
+    "that a node without replicas goes": (UnregisterNode(1, StorageNodeID(6)), m.NodeUnregistered(StorageNodeID(6))),
     "the manager's address": (RegisterManager(1, "c:1"), m.ManagerRegistered("c:1")),
     "the end of a topic": (DeleteTopic(1, TOPIC), m.TopicDeleted(TOPIC)),
     "the end of a sealed log stream without entries": (UnregisterStream(1, SEALED), m.StreamUnregistered(SEALED)),
@@ -115,6 +180,19 @@ ALREADY_SO: dict[str, Message] = {
     "the address the manager has": RegisterManager(1, ""),
     "the end of a topic that is gone": DeleteTopic(1, TopicID(7)),
     "the end of a log stream that is gone": UnregisterStream(1, NOBODY),
+    "a move that is planned": plan(PLANNED, 4, 1),
+    "a move that is done": plan(SMALL, 1, 3),
+    "a replica that is there": plan(RUNNING, 3),
+    "a replica that is not there": plan(RUNNING, 0, 4),
+    "no plan": plan(RUNNING),
+    "one that is held": HoldStream(1, HELD, True),
+    "one that is not held": HoldStream(1, RUNNING, False),
+    "one that is lost is held": HoldStream(1, LOST, True),
+    "what was declared lost": lose(LOST, 3, 8, 1),
+    "a node that is drained": SetDraining(1, StorageNodeID(5), True),
+    "a node that is not drained": SetDraining(1, StorageNodeID(1), False),
+    "a known node with the same secret": RegisterNode(1, StorageNodeID(6), "f:1", (), PROOF, 1),
+    "the seal of one that is held": seal(HELD, 2),
 }
 
 REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
@@ -153,19 +231,66 @@ REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
     "an empty set": (unseal(SEALED, 1, (), 1), errors.InvalidArgument),
     "a set with a node twice": (unseal(SEALED, 1, (1, 1), 1), errors.InvalidArgument),
     "a set with an unknown node": (unseal(SEALED, 1, (1, 9), 1), errors.UnknownNode),
-    "a set with a node that has no replica": (unseal(SEALED, 1, (1, 4), 1), errors.Conflict),
+    "a set larger than the topic wants": (unseal(SEALED, 1, (1, 2, 3, 4), 1), errors.InvalidArgument),
+    "volumes of fewer than the set": (unseal(SEALED, 1, volumes=("/a", "/b")), errors.InvalidArgument),
+    "unsealing what an operator holds": (unseal(HELD, 3), errors.Conflict),
+    "unsealing what was declared lost": (unseal(LOST, 3), errors.Conflict),
     "a set smaller than the topic needs": (unseal(SEALED, 1, (1,), 1), errors.InvalidArgument),
     "running what is sealed": (run(SEALED, 1), errors.Conflict),
     "running another epoch": (run(UNSEALING, 4), errors.Conflict),
     "running what is not registered": (run(CREATING, 0), errors.Conflict),
     "running what is not there": (run(NOBODY, 2), errors.UnknownLogStream),
-    "trimming beyond the tail": (trim(6), errors.InvalidArgument),
+    "trimming beyond the tail": (trim(10), errors.InvalidArgument),
     "trimming no topic": (trim(1, tpid=7), errors.UnknownTopic),
     "a known node at another address": (RegisterNode(1, StorageNodeID(1), "b:1"), errors.AlreadyExists),
     "the address of an unknown node": (AnnounceNode(1, StorageNodeID(9), "b:1", ()), errors.UnknownNode),
     "that a node with replicas goes": (UnregisterNode(1, StorageNodeID(1)), errors.Conflict),
     "the end of a log stream that runs": (UnregisterStream(1, RUNNING), errors.Conflict),
     "the end of a log stream that will run": (UnregisterStream(1, UNSEALING), errors.Conflict),
+    "a move of what is not there": (plan(NOBODY, 4, 1), errors.UnknownLogStream),
+    "a move of what is not registered": (plan(CREATING, 4, 1), errors.Conflict),
+    "a move of what was aborted": (plan(ABORTED, 4, 1), errors.Conflict),
+    "a move of what is lost": (plan(LOST, 4, 1), errors.Conflict),
+    "a move to an unknown node": (plan(RUNNING, 9, 1), errors.UnknownNode),
+    "a move from an unknown node": (plan(RUNNING, 4, 9), errors.UnknownNode),
+    "a move to a node that has a replica": (plan(RUNNING, 2, 1), errors.Conflict),
+    "a move to the same node": (plan(RUNNING, 1, 1), errors.Conflict),
+    "a move from a node that has no replica": (plan(RUNNING, 4, 6), errors.Conflict),
+    "a move to a node that is being drained": (plan(RUNNING, 5, 1), errors.Conflict),
+    "one more than the topic wants": (plan(RUNNING, 4), errors.Conflict),
+    "one fewer than the topic needs": (plan(SMALL, 0, 1), errors.Conflict),
+    "another plan than the one under way": (plan(PLANNED, 4, 2), errors.Conflict),
+    "holding what is not there": (HoldStream(1, NOBODY, True), errors.UnknownLogStream),
+    "holding what is not registered": (HoldStream(1, CREATING, True), errors.Conflict),
+    "letting go of what was declared lost": (HoldStream(1, LOST, False), errors.Conflict),
+    "losing what is not there": (lose(NOBODY, 1, 1), errors.UnknownLogStream),
+    "losing what runs": (lose(RUNNING, 2, 1), errors.Conflict),
+    "losing in a passed epoch": (lose(LOST, 1, 7), errors.Conflict),
+    "losing what nobody wrote": (lose(SEALED, 1, 1), errors.InvalidArgument),
+    "losing less than was lost": (lose(LOST, 3, 9, 1), errors.Conflict),
+    "losing position zero": (lose(LOST, 3, 0, 1), errors.InvalidArgument),
+    "an unknown node that has what is left": (lose(LOST, 3, 7, 9), errors.UnknownNode),
+    "draining an unknown node": (SetDraining(1, StorageNodeID(9), True), errors.UnknownNode),
+    "registering on a node that is being drained": (register(CREATING, 1, 2, 5), errors.Conflict),
+    "that a node goes that is to have a replica": (UnregisterNode(1, StorageNodeID(4)), errors.Conflict),
+    "a known node with another secret": (
+        RegisterNode(1, StorageNodeID(6), "f:1", (), OTHER_PROOF, 1),
+        errors.Conflict,
+    ),
+    "a secret for a known node without one": (
+        RegisterNode(1, StorageNodeID(1), "", (), PROOF, 1),
+        errors.Conflict,
+    ),
+    "a proof that is none": (RegisterNode(1, StorageNodeID(9), "", (), "secret", 1), errors.InvalidArgument),
+    "a proof of no generation": (RegisterNode(1, StorageNodeID(9), "", (), PROOF, 0), errors.InvalidArgument),
+    "another secret for an unknown node": (RenewNode(1, StorageNodeID(9), 1, PROOF), errors.UnknownNode),
+    "another secret for a node of another generation": (
+        RenewNode(1, StorageNodeID(6), 2, OTHER_PROOF),
+        errors.Conflict,
+    ),
+    "another secret for a node with replicas": (RenewNode(1, StorageNodeID(1), 0, OTHER_PROOF), errors.Conflict),
+    "another secret that is none": (RenewNode(1, StorageNodeID(6), 1, ""), errors.InvalidArgument),
+    "a node that shows no secret": (AnnounceNode(1, StorageNodeID(6), "f:2", ()), errors.WrongIdentity),
     "what is no request for a decision": (GetMetadata(1), errors.InvalidArgument),
 }
 

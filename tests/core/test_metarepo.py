@@ -324,7 +324,7 @@ def test_O2_a_replica_gets_the_cuts_it_missed(repository: Repository, rig: SimRi
     repository.cut(3)
     repository.cut(4)
     for asked in (repository, Repository(rig, rig.second)):
-        asked.receive(FetchCuts(B, ONE, Version(0)))
+        asked.receive(FetchCuts(B, ONE, Version(0)), "sn/2")
         (cuts,) = asked.to("sn/2", Cuts)
         assert [(cc.llsn_begin, cc.count, cc.glsn_begin, cc.epoch) for cc in cuts.cuts] == [(1, 2, 1, 2), (3, 1, 3, 2)]
 
@@ -338,7 +338,7 @@ def test_rule4_cuts_that_every_replica_has_on_disk_leave_the_history(repository:
         repository.ask(CreateStream(repository.request(), TOPIC))
     assert Branch.RULE4_HISTORY_DROPPED in repository.branches
     for asked in (repository, Repository(rig, rig.second)):
-        asked.receive(FetchCuts(A, ONE, Version(0)))
+        asked.receive(FetchCuts(A, ONE, Version(0)), "sn/1")
         assert [cc.version for cc in asked.to("sn/1", Cuts)[-1].cuts] == [first + 1]
     entries = rig.sim.keyspace.select_prefix("entry/").kvs
     assert len(entries) < SNAPSHOT_EVERY, "what the snapshot holds is deleted"
@@ -464,7 +464,7 @@ def test_rule4_a_checkpoint_that_is_too_large_is_left_out_and_decisions_go_on(
     assert checkpoints(rig) == []
     successor = Repository(rig, rig.second)
     assert successor.core.state == repository.core.state
-    successor.receive(FetchCuts(A, ONE, Version(0)))
+    successor.receive(FetchCuts(A, ONE, Version(0)), "sn/1")
     assert len(successor.to("sn/1", Cuts)[-1].cuts) == SNAPSHOT_EVERY * 2, "every cut is still known"
     monkeypatch.setattr(limits, "METADATA_VALUE_BYTES", fits)
     for _ in range(SNAPSHOT_EVERY):

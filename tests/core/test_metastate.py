@@ -160,6 +160,9 @@ def test_every_kind_of_entry_survives_encoding() -> None:
     entries = [m.NodeRegistered(NODES[0]), m.TopicCreated(TOPIC, "a", 3, 2), *running(ONE, TOPIC), m.StreamAborted(TWO)]
     entries += [m.StreamSealed(ONE, Epoch(3)), m.Trimmed(TOPIC, GLSN(9)), first_cut(), m.ManagerRegistered("host:1")]
     entries += [m.StreamUnregistered(ONE), m.TopicDeleted(TOPIC), m.NodeUnregistered(NODES[0])]
+    entries += [m.NodeAnnounced(NODES[0], "host:2", ("/v",), 1 << 32, "ab", "cd"), m.NodeRenewed(NODES[0], 2, "ef")]
+    entries += [m.NodeDraining(NODES[0], True), m.StreamPlanned(ONE, NODES[1], NODES[0]), m.StreamHeld(ONE, True)]
+    entries += [m.StreamLost(ONE, GLSN(3), NODES[:1])]
     assert [m.decode_entry(m.encode_entry(entry)) for entry in entries] == entries
     assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
 

@@ -7,9 +7,11 @@ one; a log stream left in CREATING is aborted by whoever finds it.) A refusal ch
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from varlog import errors, limits
+from varlog.core import identity
 from varlog.core import metastate as m
 from varlog.core.messages import (
     AbortStream,
@@ -17,18 +19,23 @@ from varlog.core.messages import (
     CreateStream,
     CreateTopic,
     DeleteTopic,
+    HoldStream,
+    LoseStream,
     Message,
+    PlanStream,
     RegisterManager,
     RegisterNode,
     RegisterStream,
+    RenewNode,
     RunStream,
     SealStream,
+    SetDraining,
     TrimTopic,
     UnregisterNode,
     UnregisterStream,
     UnsealStream,
 )
-from varlog.core.metastate import AnyEntry, MetadataState, Stream
+from varlog.core.metastate import AnyEntry, MetadataState, Node, Stream
 from varlog.types import FIRST_EPOCH, MAX_ID, Epoch, LogStreamID, StorageNodeID, StreamStatus
 
 
@@ -64,6 +71,12 @@ def decide(state: MetadataState, request: Message) -> Decision:
             return unregister_stream(state, request)
         case AbortStream():
             return abort_stream(state, request)
+        case PlanStream():
+            return plan(state, request)
+        case HoldStream():
+            return hold(state, request)
+        case LoseStream():
+            return lose(state, request)
         case _:
             return _decide_on_member(state, request)
 
@@ -76,6 +89,10 @@ def _decide_on_member(state: MetadataState, request: Message) -> Decision:
             return announce_node(state, request)
         case UnregisterNode():
             return unregister_node(state, request)
+        case RenewNode():
+            return renew_node(state, request)
+        case SetDraining():
+            return set_draining(state, request)
         case RegisterManager(_, address):
             _check_place(address)
             return ALREADY if state.manager == address else m.ManagerRegistered(address)
@@ -84,38 +101,120 @@ def _decide_on_member(state: MetadataState, request: Message) -> Decision:
 
 
 def register_node(state: MetadataState, request: RegisterNode) -> Decision:
-    """A node is registered once; where it is afterwards, it says itself."""
+    """A node is registered once; where it is afterwards, it says itself. Whoever is told that it is so already may give
+    the node its secret, so that is said only if the proof on record is the one in the request."""
     if not 1 <= request.snid <= MAX_ID:
         raise errors.InvalidArgument(f"a storage node's id goes from 1 to {MAX_ID}, not {request.snid}")
     _check_place(request.address, request.volumes)
+    generation = request.generation if request.proof else 0
+    if request.proof:
+        _check_proof(request.proof, request.generation)
     node = state.nodes.get(request.snid)
     if node is None:
         if len(state.nodes) >= limits.MAX_NODES:
             raise errors.LimitExceeded(f"there are {limits.MAX_NODES} storage nodes already")
-        return m.NodeRegistered(request.snid, request.address, request.volumes)
+        return m.NodeRegistered(request.snid, request.address, request.volumes, request.proof, generation)
     if node.address != request.address:
         raise errors.AlreadyExists(f"storage node {request.snid} is registered already, at {node.address}")
+    if request.proof and (node.proof, node.generation) != (request.proof, generation):
+        raise errors.Conflict(f"storage node {request.snid} is registered already, not with this identity")
     return ALREADY
 
 
 def announce_node(state: MetadataState, request: AnnounceNode) -> Decision:
+    """Where a node is now, if it is the one it says it is (B11)."""
     node = state.nodes.get(request.snid)
     if node is None:
         raise errors.UnknownNode(f"storage node {request.snid} is not registered; add it with its address")
     _check_place(request.address, request.volumes)
-    if (node.address, node.volumes) == (request.address, request.volumes):
+    who = identity.Recorded(node.generation, node.proof, node.next_proof, node.boot)
+    if node.proof:
+        if request.next_proof:
+            _check_proof(request.next_proof)
+        who = identity.admit(request.snid, who, request.boot, request.secret, request.next_proof)
+    before = (node.address, node.volumes, node.boot, node.proof, node.next_proof)
+    if before == (request.address, request.volumes, who.boot, who.proof, who.next_proof):
         return ALREADY
-    return m.NodeRegistered(request.snid, request.address, request.volumes)
+    return m.NodeAnnounced(request.snid, request.address, request.volumes, who.boot, who.proof, who.next_proof)
+
+
+def renew_node(state: MetadataState, request: RenewNode) -> Decision:
+    """Another secret for a node whose volumes hold none any more. What it had counts for nothing then, so it must be in
+    no set: its absence there would not be noticed."""
+    node = _node(state, request.snid)
+    _check_proof(request.proof, request.generation + 1)
+    if (node.generation, node.proof) == (request.generation + 1, request.proof):
+        return ALREADY
+    if node.generation != request.generation:
+        raise errors.Conflict(
+            f"storage node {request.snid} has its identity number {node.generation}, not {request.generation}"
+        )
+    if hosted := _hosted(state, request.snid):
+        raise errors.Conflict(
+            f"storage node {request.snid} is in the replica sets of log streams {hosted}; it must leave them first"
+        )
+    return m.NodeRenewed(request.snid, request.generation + 1, request.proof)
+
+
+def set_draining(state: MetadataState, request: SetDraining) -> Decision:
+    """A node is drained only if every log stream can do without it, with whom it has left or with others."""
+    node = _node(state, request.snid)
+    if node.is_draining == request.is_draining:
+        return ALREADY
+    if request.is_draining:
+        staying = {snid for snid, n in state.nodes.items() if not n.is_draining and snid != request.snid}
+        for stream in state.streams.values():
+            if request.snid in stream.replicas and not stream.lost_begin:
+                _check_can_leave(state, stream, request.snid, staying)
+    return m.NodeDraining(request.snid, request.is_draining)
+
+
+def _check_can_leave(state: MetadataState, stream: Stream, snid: StorageNodeID, staying: set[StorageNodeID]) -> None:
+    least = state.topics[stream.tpid].min_replicas
+    left = staying.intersection(stream.replicas)
+    if len(left) >= least:
+        return
+    load = _load(state, staying)
+    spare = [other for other in staying - left if load[other] < limits.MAX_LOG_STREAMS_PER_NODE]
+    if len(left) + len(spare) < least:
+        raise errors.Conflict(
+            f"storage node {snid} cannot be drained: log stream {stream.lsid} needs {least} replicas, would have "
+            f"{len(left)}, and {len(spare)} other storage nodes could take one; add a storage node first"
+        )
 
 
 def unregister_node(state: MetadataState, request: UnregisterNode) -> Decision:
     """A node goes only when it has nothing that the log is made of."""
     if request.snid not in state.nodes:
         return ALREADY
-    hosted = [stream.lsid for stream in state.streams.values() if request.snid in stream.replicas]
-    if hosted:
-        raise errors.Conflict(f"storage node {request.snid} has replicas of log streams {hosted}")
+    if hosted := _hosted(state, request.snid):
+        raise errors.Conflict(f"storage node {request.snid} has replicas of log streams {hosted}; drain it first")
+    if awaited := [stream.lsid for stream in state.streams.values() if stream.joining == request.snid]:
+        raise errors.Conflict(
+            f"storage node {request.snid} is about to get replicas of log streams {awaited}; end that first"
+        )
     return m.NodeUnregistered(request.snid)
+
+
+def _node(state: MetadataState, snid: StorageNodeID) -> Node:
+    node = state.nodes.get(snid)
+    if node is None:
+        raise errors.UnknownNode(f"storage node {snid} is not registered")
+    return node
+
+
+def _hosted(state: MetadataState, snid: StorageNodeID) -> list[LogStreamID]:
+    return [stream.lsid for stream in state.streams.values() if snid in stream.replicas]
+
+
+def _load(state: MetadataState, snids: Iterable[StorageNodeID]) -> dict[StorageNodeID, int]:
+    """How many log streams each of the nodes has, or is about to get."""
+    load = dict.fromkeys(snids, 0)
+    for stream in state.streams.values():
+        for snid in {*stream.replicas, stream.joining}:
+            if snid in load:
+                load[snid] += 1
+    return load
 
 
 def _stream(state: MetadataState, lsid: LogStreamID) -> Stream:
@@ -143,9 +242,12 @@ def seal(state: MetadataState, request: SealStream) -> Decision:
 
 
 def unseal(state: MetadataState, request: UnsealStream) -> Decision:
-    """Decide the next epoch's set and primary."""
+    """Decide the next epoch's set and primary. Any nodes may be named: that each of them is complete is theirs to say,
+    for a replica takes its Unseal only if it has reached the seal point (rule 2), and cuts count nothing before all
+    have."""
     stream = _registered(state, request.lsid)
     _check_set(state, request.replicas)
+    _check_volumes(request.replicas, request.volumes)
     if request.primary not in request.replicas:
         raise errors.InvalidArgument(f"the primary {request.primary} is not among the replicas {request.replicas}")
     same = (stream.replicas, stream.primary) == (request.replicas, request.primary)
@@ -153,12 +255,97 @@ def unseal(state: MetadataState, request: UnsealStream) -> Decision:
         return ALREADY
     if stream.status is not StreamStatus.SEALED or stream.epoch != request.epoch:
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} in epoch {stream.epoch}")
-    least = state.topics[stream.tpid].min_replicas
-    if len(request.replicas) < least:
-        raise errors.InvalidArgument(f"log stream {stream.lsid} runs on at least {least} replicas")
-    if not set(request.replicas) <= set(stream.replicas):
-        raise errors.Conflict(f"log stream {stream.lsid} has its replicas on {stream.replicas}")
-    return m.StreamUnsealing(stream.lsid, Epoch(stream.epoch + 1), request.replicas, request.primary)
+    if stream.is_held:
+        raise errors.Conflict(f"log stream {stream.lsid} is to stay sealed: {_why_held(stream)}")
+    topic = state.topics[stream.tpid]
+    if not topic.min_replicas <= len(request.replicas) <= topic.replication_factor:
+        raise errors.InvalidArgument(
+            f"log stream {stream.lsid} runs on {topic.min_replicas} to {topic.replication_factor} replicas, not "
+            f"{len(request.replicas)}"
+        )
+    _check_room(state, stream, set(request.replicas) - set(stream.replicas))
+    epoch = Epoch(stream.epoch + 1)
+    return m.StreamUnsealing(stream.lsid, epoch, request.replicas, request.primary, request.volumes)
+
+
+def _why_held(stream: Stream) -> str:
+    if stream.lost_begin:
+        return f"its entries from {stream.lost_begin} on were declared lost"
+    return "an operator sealed it; unseal it as one"
+
+
+def plan(state: MetadataState, request: PlanStream) -> Decision:
+    """What an operator wants of a log stream's set. It is done by the next unseals; a plan that is under way is not
+    replaced by another, but it can be ended."""
+    stream = _registered(state, request.lsid)
+    joining, leaving = request.joining, request.leaving
+    for snid in {joining, leaving} - {0}:
+        _node(state, snid)
+    if (stream.joining, stream.leaving) == (joining, leaving):
+        return ALREADY
+    if joining or leaving:
+        if stream.joining or stream.leaving:
+            raise errors.Conflict(f"log stream {stream.lsid} is being changed already: {_planned(stream)}")
+        if (not joining or joining in stream.replicas) and leaving not in stream.replicas:
+            return ALREADY
+        _check_plan(state, stream, joining, leaving)
+    return m.StreamPlanned(stream.lsid, joining, leaving)
+
+
+def _planned(stream: Stream) -> str:
+    joins = [f"storage node {stream.joining} is to join"] if stream.joining else []
+    leaves = [f"storage node {stream.leaving} is to leave"] if stream.leaving else []
+    return ", ".join(joins + leaves)
+
+
+def _check_plan(state: MetadataState, stream: Stream, joining: StorageNodeID, leaving: StorageNodeID) -> None:
+    what = f"log stream {stream.lsid}"
+    if stream.lost_begin:
+        raise errors.Conflict(f"{what} is to stay as it is: {_why_held(stream)}")
+    if joining in stream.replicas:
+        raise errors.Conflict(f"storage node {joining} has a replica of {what} already")
+    if leaving and leaving not in stream.replicas:
+        raise errors.Conflict(f"storage node {leaving} has no replica of {what}")
+    if joining and state.nodes[joining].is_draining:
+        raise errors.Conflict(f"storage node {joining} is being drained")
+    topic = state.topics[stream.tpid]
+    if joining and not leaving and len(stream.replicas) >= topic.replication_factor:
+        raise errors.Conflict(
+            f"{what} has {len(stream.replicas)} replicas, as its topic wants; say which one is to leave"
+        )
+    if leaving and not joining and len(stream.replicas) <= topic.min_replicas:
+        raise errors.Conflict(
+            f"{what} has {len(stream.replicas)} replicas and needs {topic.min_replicas}; say which node is to join"
+        )
+    _check_room(state, stream, {joining} - {0})
+
+
+def hold(state: MetadataState, request: HoldStream) -> Decision:
+    """Let a log stream stay sealed once it is, or not."""
+    stream = _registered(state, request.lsid)
+    if stream.is_held == request.is_held:
+        return ALREADY
+    if stream.lost_begin:
+        raise errors.Conflict(f"log stream {stream.lsid} is to stay sealed: {_why_held(stream)}")
+    return m.StreamHeld(stream.lsid, request.is_held)
+
+
+def lose(state: MetadataState, request: LoseStream) -> Decision:
+    """Record what nobody has any more. What is declared lost can become more, never less."""
+    stream = _registered(state, request.lsid)
+    if request.replicas:
+        _check_set(state, request.replicas)
+    if stream.status is not StreamStatus.SEALED or stream.epoch != request.epoch:
+        raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} in epoch {stream.epoch}")
+    if (stream.lost_begin, stream.replicas) == (request.glsn_begin, request.replicas):
+        return ALREADY
+    if not 1 <= request.glsn_begin <= stream.last_glsn:
+        raise errors.InvalidArgument(
+            f"log stream {stream.lsid} has entries up to {stream.last_glsn}: none from {request.glsn_begin} on are lost"
+        )
+    if stream.lost_begin and request.glsn_begin > stream.lost_begin:
+        raise errors.Conflict(f"of log stream {stream.lsid} what it had from {stream.lost_begin} on is lost already")
+    return m.StreamLost(stream.lsid, request.glsn_begin, request.replicas)
 
 
 def run(state: MetadataState, request: RunStream) -> Decision:
@@ -210,21 +397,14 @@ def register_stream(state: MetadataState, request: RegisterStream) -> Decision:
         if stream.replicas == request.replicas and stream.status is not StreamStatus.ABORTED:
             return ALREADY
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} already")
-    if request.volumes:
-        _check_place("", request.volumes)
-        if len(request.volumes) != len(request.replicas):
-            raise errors.InvalidArgument(f"{len(request.volumes)} volumes for {len(request.replicas)} replicas")
+    _check_volumes(request.replicas, request.volumes)
+    for snid in request.replicas:
+        if state.nodes[snid].is_draining:
+            raise errors.Conflict(f"storage node {snid} is being drained")
     wanted = state.topics[stream.tpid].replication_factor
     if len(request.replicas) != wanted:
         raise errors.InvalidArgument(f"log stream {stream.lsid} has {wanted} replicas, not {len(request.replicas)}")
-    load = dict.fromkeys(request.replicas, 0)
-    for other in state.streams.values():
-        for snid in other.replicas:
-            if snid in load:
-                load[snid] += 1
-    for snid, count in load.items():
-        if count >= limits.MAX_LOG_STREAMS_PER_NODE:
-            raise errors.LimitExceeded(f"storage node {snid} has {count} log streams already")
+    _check_room(state, stream, request.replicas)
     return m.StreamRegistered(stream.lsid, request.replicas, request.volumes)
 
 
@@ -255,6 +435,27 @@ def _check_set(state: MetadataState, replicas: tuple[StorageNodeID, ...]) -> Non
     for snid in replicas:
         if snid not in state.nodes:
             raise errors.UnknownNode(f"storage node {snid} is not registered")
+
+
+def _check_room(state: MetadataState, stream: Stream, joining: Iterable[StorageNodeID]) -> None:
+    """The number of log streams per node is limited here too, not only by a careful manager (M2)."""
+    for snid, count in _load(state, joining).items():
+        if count - (stream.joining == snid) >= limits.MAX_LOG_STREAMS_PER_NODE:
+            raise errors.LimitExceeded(f"storage node {snid} has {count} log streams already")
+
+
+def _check_volumes(replicas: tuple[StorageNodeID, ...], volumes: tuple[str, ...]) -> None:
+    if volumes:
+        _check_place("", volumes)
+        if len(volumes) != len(replicas):
+            raise errors.InvalidArgument(f"{len(volumes)} volumes for {len(replicas)} replicas")
+
+
+def _check_proof(proof: str, generation: int = 1) -> None:
+    if not identity.is_secret(proof):
+        raise errors.InvalidArgument("a proof of a storage node's secret has 64 hexadecimal digits")
+    if not 1 <= generation <= identity.MAX_GENERATION:
+        raise errors.InvalidArgument(f"a storage node's identities are numbered from 1, not {generation}")
 
 
 def _check_place(address: str, volumes: tuple[str, ...] = ()) -> None:

@@ -1,8 +1,8 @@
 """Who a storage node is, and how it proves that (B11).
 
-A directory can be copied, put under another node, or be empty; its name proves nothing. So a node is given a *secret* at
-registration, which its volumes hold, and the metadata repository keeps the *proof* of it, from which the secret cannot
-be found. A node shows its secret whenever it connects, and only then do its reports count.
+A directory can be copied, put under another node, or be empty; its name proves nothing. So a node is given a *secret*
+at registration, which its volumes hold, and the metadata repository keeps the *proof* of it, from which the secret
+cannot be found. A node shows its secret whenever it connects, and only then do its reports count.
 
 The secret is rolled: with each start the node names the proof of the next one, and changes to that once it is recorded.
 So of two copies of a node's volumes the one that is started first is the node, and the other has a secret that has

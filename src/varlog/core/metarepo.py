@@ -15,7 +15,7 @@ Nothing is sent when nothing changes. What a node may have missed it learns from
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -23,11 +23,13 @@ from typing import Final, NamedTuple
 
 from varlog import errors, limits
 from varlog.core import metastate as m
-from varlog.core.address import Address, Send, node_address
+from varlog.core.address import Address, Send
+from varlog.core.admissions import Admissions
 from varlog.core.branches import Branch, Observe
 from varlog.core.decisions import Already, decide
-from varlog.core.describing import describe
+from varlog.core.describing import decided, describe, snapshot
 from varlog.core.messages import (
+    AnnounceNode,
     Commit,
     Cuts,
     Decided,
@@ -37,15 +39,17 @@ from varlog.core.messages import (
     Message,
     Range,
     Report,
-    RunStream,
-    SealStream,
-    Snapshot,
-    StreamEnd,
-    Tail,
-    TrimTopic,
-    UnsealStream,
 )
-from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState, decode_entry, encode_entry
+from varlog.core.metastate import (
+    AnyEntry,
+    Checkpoint,
+    Cut,
+    CutHistory,
+    MetadataState,
+    Stream,
+    decode_entry,
+    encode_entry,
+)
 from varlog.core.store import (
     LEADER_KEY,
     Committed,
@@ -60,16 +64,14 @@ from varlog.core.store import (
     decode_term,
     encode_term,
 )
+from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import LLSN, LogStreamID, StorageNodeID, Term, TopicID, Version
+from varlog.types import LogStreamID, StorageNodeID, Term, TopicID, Version
 
-VERSION_KEY: Final = "version"
 SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
 SNAPSHOT_EVERY: Final = 64
-NO_LEAD: Final = -1
-"""In place of the leader key's revision while this repository does not lead."""
 DELETES_PER_WRITE: Final = 8
 
 
@@ -109,11 +111,13 @@ class _Write(NamedTuple):
 
 
 class _Node:
-    __slots__ = ("boot", "is_ahead", "seq", "told")
+    __slots__ = ("address", "boot", "is_ahead", "seq", "told")
 
     def __init__(self, boot: int) -> None:
         self.boot = boot
         self.seq = 0
+        self.address: Address = ""
+        """Where its reports come from, and the answers go."""
         self.is_ahead = False
         """It knows of a later version, and the store is being asked about that."""
         self.told: Version | None = None
@@ -133,11 +137,10 @@ class MetadataRepository:
         self.history = CutHistory(self.state.streams, {})
         self._tallies = Tallies()
         self._nodes: dict[StorageNodeID, _Node] = {}
+        self._admissions = Admissions()
         self._hosts: dict[TopicID, set[StorageNodeID]] = {}
         self._asked: deque[_Asked] = deque()
-        self._tails: list[tuple[GetTail, Address]] = []
-        self._is_reading_tail = False
-        self._tails_read: list[tuple[int, GetTail, Address]] = []
+        self._tails = Tails(store, send, self._answer_tails, self._fenced)
         self._write: _Write | None = None
         self._stalled: Callable[[], None] | None = None
         self._entries: deque[Version] = deque()
@@ -175,6 +178,7 @@ class MetadataRepository:
             return
         if isinstance(outcome, Committed):
             self._leader_revision = outcome.revision
+            self._tails.begin(outcome.revision)
             self._load()
         else:
             self.role = Role.FOLLOWING
@@ -215,9 +219,9 @@ class MetadataRepository:
     def _begin(self) -> None:
         """Lead. Nothing that was reported to a leader before counts; nodes are told anew."""
         self.role = Role.LEADING
-        self._is_reading_tail = False
         self._tallies = Tallies()
         self._nodes.clear()
+        self._admissions.forget_all()
         self._write = None
         for stream in self.state.streams.values():
             self._tallies.follow(stream)
@@ -235,10 +239,15 @@ class MetadataRepository:
         self._stalled = None
         for source, _, request in asked:
             self._send(source, Decided(request, errors.NotLeader.code, self.state.version))
-        waiting = [*self._tails, *((tail, source) for _, tail, source in self._tails_read)]
-        self._tails.clear()
-        self._tails_read.clear()
-        self._refuse_tails(waiting, errors.NotLeader.code)
+        self._tails.end()
+
+    def _fenced(self) -> None:
+        """The store shows another leader."""
+        self._observe(Branch.RULE1_FENCED)
+        self._step_down()
+
+    def _answer_tails(self) -> None:
+        self._tails.answer(self.state, self._version_revision)
 
     # Messages
 
@@ -249,17 +258,13 @@ class MetadataRepository:
             return
         match message:
             case Report():
-                self._on_report(message)
+                self._on_report(source, message)
             case FetchCuts():
-                self._on_fetch_cuts(message)
+                self._on_fetch_cuts(source, message)
             case GetMetadata(request):
                 self._send(source, describe(self.state, request))
             case GetTail():
-                if len(self._tails) + len(self._tails_read) >= limits.MAX_PENDING_DECISIONS:
-                    self._refuse_tails([(message, source)], errors.Busy.code)
-                else:
-                    self._tails.append((message, source))
-                    self._read_tail()
+                self._tails.ask(source, message)
             case _:
                 self._on_asked(source, message)
         self._pump()
@@ -275,8 +280,13 @@ class MetadataRepository:
             self._observe(Branch.RULE1_DECISION_WAITS_FOR_WRITE)
         self._asked.append(_Asked(source, message, request))
 
-    def _on_report(self, report: Report) -> None:
-        if report.snid not in self.state.nodes:
+    def on_closed(self, source: Address) -> None:
+        """A connection has ended."""
+        self._admissions.on_closed(source)
+
+    def _on_report(self, source: Address, report: Report) -> None:
+        known = self.state.nodes.get(report.snid)
+        if known is None or (known.proof and not self._admissions.hears(report.snid, source, report.boot, self._now)):
             return
         node = self._nodes.get(report.snid)
         if node is None or report.boot > node.boot:
@@ -287,6 +297,7 @@ class MetadataRepository:
         if report.boot < node.boot or report.seq <= node.seq:
             return
         node.seq = report.seq
+        node.address = source
         if report.version > self.state.version:
             if not node.is_ahead:
                 self._on_node_ahead(report, node)
@@ -297,8 +308,7 @@ class MetadataRepository:
                 self._observe(Branch.RULE5_SNAPSHOT_AFTER_GAP)
             self._send_snapshot(report, node)
         elif report.full:
-            keep_alive = Commit(self.term, node.told, node.told, self.state.time, (), ())
-            self._send(node_address(report.snid), keep_alive)
+            self._send(source, Commit(self.term, node.told, node.told, self.state.time, (), ()))
 
     def _on_node_ahead(self, report: Report, node: _Node) -> None:
         """A node knows of a later version: another leads, or metadata has gone back and the node must stop (rule 5).
@@ -313,73 +323,25 @@ class MetadataRepository:
             if not isinstance(outcome, ReadResult):
                 return
             if outcome.kvs[LEADER_KEY].revision != led:
-                self._observe(Branch.RULE1_FENCED)
-                self._step_down()
+                self._fenced()
             elif self._write is None and report.version > self.state.version:
                 self._send_snapshot(report, node)
 
         self._store.read([LEADER_KEY], on_read)
 
     def _send_snapshot(self, report: Report, node: _Node) -> None:
-        state = self.state
+        """What a node asked for: its log streams, and those it has a replica of without being in their set."""
         lsids = {line[0] for line in report.lines}
-        streams = [
-            StreamEnd(s.lsid, s.tpid, s.epoch, s.status, s.llsn_end, s.last_glsn, s.touched)
-            for s in state.streams.values()
-            if s.lsid in lsids or report.snid in s.replicas
-        ]
-        tpids = {stream.tpid for stream in streams}
-        topics = tuple((int(t), int(state.topics[t].hwm), int(state.topics[t].trim)) for t in sorted(tpids))
-        node.told = state.version
-        snapshot = Snapshot(self.term, state.version, report.version, topics, tuple(streams))
-        self._send(node_address(report.snid), snapshot)
+        streams = [s for s in self.state.streams.values() if s.lsid in lsids or report.snid in s.replicas]
+        self._tell_state(node, streams, report.version)
 
-    def _on_fetch_cuts(self, message: FetchCuts) -> None:
+    def _tell_state(self, node: _Node, streams: list[Stream], reported: Version) -> None:
+        node.told = self.state.version
+        self._send(node.address, snapshot(self.state, self.term, streams, reported))
+
+    def _on_fetch_cuts(self, source: Address, message: FetchCuts) -> None:
         cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
-        self._send(node_address(message.snid), Cuts(message.lsid, tuple(cuts)))
-
-    # The tail is linearizable: it is confirmed by the store, not by what a leader believes.
-
-    def _read_tail(self) -> None:
-        """Who asks while a read is under way waits for the next one: this one may be older than the question."""
-        if self._tails and not self._is_reading_tail:
-            asked, self._tails = self._tails, []
-            self._is_reading_tail = True
-            done = partial(self._on_tail_read, self._leader_revision, asked)
-            self._store.read([LEADER_KEY, VERSION_KEY], done)
-
-    def _on_tail_read(self, led: int, asked: list[tuple[GetTail, Address]], outcome: ReadOutcome) -> None:
-        if led != self._leader_revision:  # of a leadership that has passed: it says nothing of this one
-            self._refuse_tails(asked, errors.NotLeader.code)
-            return
-        self._is_reading_tail = False
-        if not isinstance(outcome, ReadResult):
-            self._refuse_tails(asked, outcome.code)
-        elif outcome.kvs[LEADER_KEY].revision != led:
-            self._observe(Branch.RULE1_FENCED)
-            self._refuse_tails(asked, errors.NotLeader.code)
-            self._step_down()
-            return
-        else:
-            revision = outcome.kvs[VERSION_KEY].revision if VERSION_KEY in outcome.kvs else 0
-            self._tails_read.extend((revision, tail, source) for tail, source in asked)
-            self._answer_tails()
-        self._read_tail()
-
-    def _refuse_tails(self, asked: Iterable[tuple[GetTail, Address]], code: int) -> None:
-        for tail, source in asked:
-            self._send(source, Tail(tail.request, code))
-
-    def _answer_tails(self) -> None:
-        waiting, self._tails_read = self._tails_read, []
-        for revision, tail, source in waiting:
-            topic = self.state.topics.get(tail.tpid)
-            if revision > self._version_revision:  # the store is ahead of us: a write of ours is still unanswered
-                self._tails_read.append((revision, tail, source))
-            elif topic is None:
-                self._send(source, Tail(tail.request, errors.UnknownTopic.code))
-            else:
-                self._send(source, Tail(tail.request, 0, topic.hwm, topic.trim))
+        self._send(source, Cuts(message.lsid, tuple(cuts)))
 
     # Writing
 
@@ -396,6 +358,8 @@ class MetadataRepository:
         while self.role is Role.LEADING and self._write is None and self._asked:
             asked = self._asked.popleft()
             try:
+                if isinstance(asked.message, AnnounceNode):
+                    self._check_alone(asked.message.snid, asked.source)
                 decision = decide(self.state, asked.message)
             except errors.VarlogError as error:
                 detail = str(error)[: limits.MAX_DETAIL]
@@ -412,6 +376,10 @@ class MetadataRepository:
             if cut is not None:
                 self._tallies.require_durable(cut)
                 self._submit(cut, None)
+
+    def _check_alone(self, snid: StorageNodeID, source: Address) -> None:
+        if (known := self.state.nodes.get(snid)) is not None:
+            self._admissions.check_alone(snid, source, known.address, self._now)
 
     def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
         version = Version(self.state.version + 1)
@@ -455,8 +423,7 @@ class MetadataRepository:
     def _on_refused(self, write: _Write, outcome: CompareFailed) -> None:
         leader = outcome.current.get(LEADER_KEY)
         if leader is None or leader.revision != self._leader_revision:
-            self._observe(Branch.RULE1_FENCED)
-            self._step_down()
+            self._fenced()
         else:  # an earlier copy of this very write, whose outcome was unknown, has landed
             self._settle(write)
 
@@ -471,8 +438,7 @@ class MetadataRepository:
             self._stalled = partial(self._settle, write)
             return
         if outcome.kvs[LEADER_KEY].revision != self._leader_revision:
-            self._observe(Branch.RULE1_FENCED)
-            self._step_down()
+            self._fenced()
             return
         version = outcome.kvs.get(VERSION_KEY)
         if version is None or version.revision == self._version_revision:
@@ -500,20 +466,10 @@ class MetadataRepository:
 
     def _answer(self, asked: _Asked, entry: AnyEntry | None = None) -> None:
         """Tell the requester that the state is as it asked for."""
-        state, message = self.state, asked.message
-        value, llsn_end = 0, LLSN(0)
-        match entry or message:
-            case m.TopicCreated(tpid):
-                value = tpid
-            case m.StreamCreating(lsid):
-                value = lsid
-            case m.Trimmed(tpid) | TrimTopic(_, tpid):
-                value = state.topics[tpid].trim
-            case m.StreamSealed(lsid) | SealStream(_, lsid) | UnsealStream(_, lsid) | RunStream(_, lsid):
-                value, llsn_end = state.streams[lsid].epoch, state.streams[lsid].llsn_end
-            case _:
-                pass  # nothing but the version to tell
-        self._send(asked.source, Decided(asked.request, 0, state.version, value, llsn_end))
+        message = asked.message
+        if isinstance(message, AnnounceNode) and self.state.nodes[message.snid].proof:
+            self._admissions.admit(message.snid, asked.source, message.boot, self._now)
+        self._send(asked.source, decided(self.state, asked.request, message, entry))
 
     # Telling the nodes
 
@@ -522,26 +478,40 @@ class MetadataRepository:
             case Cut():
                 self.history.add(version, entry)
                 self._announce_cut(version, entry)
-            case m.StreamSealed(lsid, epoch) | m.StreamUnsealing(lsid, epoch) | m.StreamRunning(lsid, epoch):
+            case m.StreamRunning(lsid):
+                self._tallies.resume(lsid)
                 stream = self.state.streams[lsid]
-                if isinstance(entry, m.StreamRunning):
-                    self._tallies.resume(lsid)
-                else:
-                    self._tallies.follow(stream)
-                self._tell(stream.tpid, version, epochs=((int(lsid), int(epoch), int(stream.llsn_end)),))
-            case m.StreamRegistered(lsid, replicas):
-                stream = self.state.streams[lsid]
-                self._tallies.follow(stream)
-                self._hosts.setdefault(stream.tpid, set()).update(replicas)
-                self._tell(stream.tpid, version, epochs=((int(lsid), int(stream.epoch), int(stream.llsn_end)),))
+                self._tell(stream.tpid, version, epochs=(_end(stream),))
+            case m.StreamSealed(lsid) | m.StreamUnsealing(lsid) | m.StreamRegistered(lsid) | m.StreamLost(lsid):
+                self._follow_set(version, self.state.streams[lsid])
             case m.TopicDeleted() | m.StreamUnregistered():
                 self._follow_removal()
-            case m.NodeUnregistered(snid):
+            case m.NodeUnregistered(snid) | m.NodeRenewed(snid):
                 self._nodes.pop(snid, None)
+                self._admissions.forget(snid)
             case m.Trimmed(tpid, _):
                 self._tell(tpid, version, trims=((int(tpid), int(self.state.topics[tpid].trim)),))
             case _:
                 pass  # the nodes have no part in it
+
+    def _follow_set(self, version: Version, stream: Stream) -> None:
+        """A log stream's epoch, and with it perhaps its set, has changed. Who leaves is told, so that no watermark says
+        anything of what it has from then on. Who has to do with the topic only now knows nothing of it, and is given
+        the state as it is: what is told of other versions is only what they changed (rules 5, 10)."""
+        before = self._tallies.members(stream.lsid)
+        self._tallies.follow(stream)
+        hosts = self._hosts.get(stream.tpid, set())
+        for snid in sorted(hosts):
+            self._send_commit(snid, version, (), (), (_end(stream),), ())
+        replicas = set(stream.replicas)
+        for snid in sorted(replicas - hosts):
+            node = self._nodes.get(snid)
+            if node is not None and node.told is not None:
+                self._tell_state(node, [s for s in self.state.streams.values() if snid in s.replicas], Version(0))
+        if before <= replicas:
+            self._hosts[stream.tpid] = hosts | replicas
+        else:
+            self._find_hosts()
 
     def _follow_removal(self) -> None:
         """The nodes are not told: what they still hold gets no cut, and its watermark is raised no more."""
@@ -594,4 +564,8 @@ class MetadataRepository:
             return
         commit = Commit(self.term, node.told, version, self.state.time, hwms, ranges, epochs, trims)
         node.told = version
-        self._send(node_address(snid), commit)
+        self._send(node.address, commit)
+
+
+def _end(stream: Stream) -> tuple[int, int, int]:
+    return (int(stream.lsid), int(stream.epoch), int(stream.llsn_end))

@@ -46,6 +46,32 @@ class NodeRegistered(Entry, frozen=True):
     snid: StorageNodeID
     address: str = ""
     volumes: tuple[str, ...] = ()
+    proof: str = ""
+    generation: int = 0
+
+
+class NodeAnnounced(Entry, frozen=True):
+    """A node has said where it is, and proven who it is if it has a secret (B11)."""
+
+    snid: StorageNodeID
+    address: str
+    volumes: tuple[str, ...]
+    boot: int = 0
+    proof: str = ""
+    next_proof: str = ""
+
+
+class NodeRenewed(Entry, frozen=True):
+    """A node that lost its disks begins anew."""
+
+    snid: StorageNodeID
+    generation: int
+    proof: str
+
+
+class NodeDraining(Entry, frozen=True):
+    snid: StorageNodeID
+    is_draining: bool
 
 
 class NodeUnregistered(Entry, frozen=True):
@@ -96,6 +122,26 @@ class StreamUnsealing(Entry, frozen=True):
     epoch: Epoch
     replicas: tuple[StorageNodeID, ...]
     primary: StorageNodeID
+    volumes: tuple[str, ...] = ()
+
+
+class StreamPlanned(Entry, frozen=True):
+    lsid: LogStreamID
+    joining: StorageNodeID
+    leaving: StorageNodeID
+
+
+class StreamHeld(Entry, frozen=True):
+    lsid: LogStreamID
+    is_held: bool
+
+
+class StreamLost(Entry, frozen=True):
+    """What a log stream had from `glsn_begin` on is gone; `replicas` have what is left."""
+
+    lsid: LogStreamID
+    glsn_begin: GLSN
+    replicas: tuple[StorageNodeID, ...]
 
 
 class StreamRunning(Entry, frozen=True):
@@ -119,6 +165,9 @@ class Cut(Entry, frozen=True):
 
 AnyEntry = (
     NodeRegistered
+    | NodeAnnounced
+    | NodeRenewed
+    | NodeDraining
     | NodeUnregistered
     | ManagerRegistered
     | TopicCreated
@@ -130,6 +179,9 @@ AnyEntry = (
     | StreamSealed
     | StreamUnsealing
     | StreamRunning
+    | StreamPlanned
+    | StreamHeld
+    | StreamLost
     | Trimmed
     | Cut
 )
@@ -146,6 +198,13 @@ def decode_entry(data: bytes) -> AnyEntry:
 class Node(msgspec.Struct, array_like=True):
     address: str
     volumes: tuple[str, ...]
+    is_draining: bool = False
+    generation: int = 0
+    proof: str = ""
+    """Of its secret (`core.identity`); empty of a node that was registered without one."""
+    next_proof: str = ""
+    boot: int = 0
+    """Of the start that was admitted last."""
 
 
 class Topic(msgspec.Struct, array_like=True):
@@ -170,6 +229,17 @@ class Stream(msgspec.Struct, array_like=True):
     last_glsn: GLSN = GLSN(0)
     touched: Version = Version(0)
     volumes: dict[StorageNodeID, str] = {}
+    is_held: bool = False
+    joining: StorageNodeID = StorageNodeID(0)
+    leaving: StorageNodeID = StorageNodeID(0)
+    lost_begin: GLSN = GLSN(0)
+    """What it had from here to `last_glsn` is lost; 0 if nothing is. It is held for good then."""
+
+    def follow_set(self, replicas: tuple[StorageNodeID, ...], volumes: tuple[str, ...]) -> None:
+        """Take on another set, with the volumes that are known."""
+        told = dict(zip(replicas, volumes, strict=False))
+        self.volumes = {snid: told.get(snid) or self.volumes.get(snid, "") for snid in replicas}
+        self.replicas = replicas
 
 
 class MetadataState(msgspec.Struct):
@@ -194,9 +264,11 @@ class MetadataState(msgspec.Struct):
                 self._apply_cut(version, entry)
             case StreamSealed(lsid, epoch):
                 self._enter_epoch(version, lsid, epoch, StreamStatus.SEALED)
-            case StreamUnsealing(lsid, epoch, replicas, primary):
+            case StreamUnsealing(lsid, epoch, replicas, primary, volumes):
                 stream = self._enter_epoch(version, lsid, epoch, StreamStatus.UNSEALING)
-                stream.replicas, stream.primary = replicas, primary
+                stream.follow_set(replicas, volumes)
+                stream.primary = primary
+                self._follow_plan(stream)
             case StreamRunning(lsid, epoch):
                 stream = self.streams[lsid]
                 invariants.require(Invariant.EPOCH_MONOTONE, stream.epoch == epoch, f"{entry} in epoch {stream.epoch}")
@@ -204,8 +276,12 @@ class MetadataState(msgspec.Struct):
             case Trimmed(tpid, glsn):
                 topic = self.topics[tpid]
                 topic.trim = max(topic.trim, glsn)
+            case StreamCreating() | StreamRegistered() | StreamAborted() | StreamUnregistered():
+                self._apply_stream(version, entry)
+            case StreamPlanned() | StreamHeld() | StreamLost():
+                self._apply_wish(version, entry)
             case _:
-                self._apply_registration(version, entry)
+                self._apply_registration(entry)
 
     def _enter_epoch(self, version: Version, lsid: LogStreamID, epoch: Epoch, status: StreamStatus) -> Stream:
         stream = self.streams[lsid]
@@ -217,6 +293,15 @@ class MetadataState(msgspec.Struct):
         )
         stream.epoch, stream.status, stream.touched = epoch, status, version
         return stream
+
+    def _follow_plan(self, stream: Stream) -> None:
+        """What an operator wants and the set has is done. Where no replica is wanted there shall be none until the set
+        is whole without it: else it would be the first to be asked back."""
+        if stream.joining in stream.replicas:
+            stream.joining = StorageNodeID(0)
+        is_whole = len(stream.replicas) >= self.topics[stream.tpid].replication_factor
+        if stream.leaving not in stream.replicas and is_whole:
+            stream.leaving = StorageNodeID(0)
 
     def _apply_cut(self, version: Version, cut: Cut) -> None:
         self.time = cut.time
@@ -246,12 +331,56 @@ class MetadataState(msgspec.Struct):
         invariants.require(Invariant.EQUAL_PREFIXES, stream.llsn_end == llsn_begin, f"{where}: a range at {llsn_begin}")
         invariants.require(Invariant.GLSN_DENSE, False, f"{where}: GLSNs are dealt out of order at {glsn_begin}")
 
-    def _apply_registration(self, version: Version, entry: AnyEntry) -> None:
+    def _apply_stream(self, version: Version, entry: AnyEntry) -> None:
         match entry:
-            case NodeRegistered(snid, address, volumes):
-                self.nodes[snid] = Node(address, volumes)
+            case StreamCreating(lsid, tpid):
+                self.streams[lsid] = Stream(lsid, tpid, touched=version)
+                self.next_lsid = LogStreamID(lsid + 1)
+            case StreamRegistered(lsid, replicas, volumes):
+                stream = self.streams[lsid]
+                stream.follow_set(replicas, volumes)
+                stream.primary = replicas[0]
+                stream.status, stream.epoch, stream.touched = StreamStatus.SEALED, FIRST_EPOCH, version
+            case StreamAborted(lsid):
+                self.streams[lsid].status = StreamStatus.ABORTED
+            case StreamUnregistered(lsid):
+                del self.streams[lsid]
+            case _:
+                raise errors.InvalidArgument(f"no such entry: {entry}")
+
+    def _apply_wish(self, version: Version, entry: AnyEntry) -> None:
+        match entry:
+            case StreamPlanned(lsid, joining, leaving):
+                self.streams[lsid].joining, self.streams[lsid].leaving = joining, leaving
+            case StreamHeld(lsid, is_held):
+                self.streams[lsid].is_held = is_held
+            case StreamLost(lsid, glsn_begin, replicas):
+                stream = self.streams[lsid]
+                stream.follow_set(replicas, ())
+                stream.primary = replicas[0] if replicas else StorageNodeID(0)
+                stream.lost_begin, stream.is_held, stream.touched = glsn_begin, True, version
+                stream.joining = stream.leaving = StorageNodeID(0)
+            case _:
+                raise errors.InvalidArgument(f"no such entry: {entry}")
+
+    def _apply_registration(self, entry: AnyEntry) -> None:
+        match entry:
+            case NodeRegistered(snid, address, volumes, proof, generation):
+                self.nodes[snid] = Node(address, volumes, generation=generation, proof=proof)
+            case NodeAnnounced(snid, address, volumes, boot, proof, next_proof):
+                node = self.nodes[snid]
+                node.address, node.volumes = address, volumes
+                node.boot, node.proof, node.next_proof = boot, proof, next_proof
+            case NodeRenewed(snid, generation, proof):
+                node = self.nodes[snid]
+                node.generation, node.proof, node.next_proof = generation, proof, ""
+            case NodeDraining(snid, is_draining):
+                self.nodes[snid].is_draining = is_draining
             case NodeUnregistered(snid):
                 del self.nodes[snid]
+                for stream in self.streams.values():
+                    if stream.leaving == snid:
+                        stream.leaving = StorageNodeID(0)
             case ManagerRegistered(address):
                 self.manager = address
             case TopicCreated(tpid, name, replication_factor, min_replicas):
@@ -261,18 +390,6 @@ class MetadataState(msgspec.Struct):
                 del self.topics[tpid]
                 for lsid in [stream.lsid for stream in self.streams.values() if stream.tpid == tpid]:
                     del self.streams[lsid]
-            case StreamCreating(lsid, tpid):
-                self.streams[lsid] = Stream(lsid, tpid, touched=version)
-                self.next_lsid = LogStreamID(lsid + 1)
-            case StreamRegistered(lsid, replicas, volumes):
-                stream = self.streams[lsid]
-                stream.replicas, stream.primary = replicas, replicas[0]
-                stream.volumes = dict(zip(replicas, volumes, strict=False))
-                stream.status, stream.epoch, stream.touched = StreamStatus.SEALED, FIRST_EPOCH, version
-            case StreamAborted(lsid):
-                self.streams[lsid].status = StreamStatus.ABORTED
-            case StreamUnregistered(lsid):
-                del self.streams[lsid]
             case _:
                 raise errors.InvalidArgument(f"no such entry: {entry}")
 

@@ -69,6 +69,11 @@ class Tallies:
     def lsids(self) -> Set[int]:
         return self._tallies.keys()
 
+    def members(self, lsid: int) -> Set[int]:
+        """The nodes whose reports of a log stream count."""
+        tally = self._tallies.get(lsid)
+        return tally.ends.keys() if tally is not None else frozenset()
+
     def drop(self, lsid: int) -> None:
         """A log stream is no more."""
         self._tallies.pop(lsid, None)
@@ -138,7 +143,8 @@ class Tallies:
                 invariants.require(Invariant.COMMITTED_IS_DURABLE, False, detail)
 
     def durable_version(self, lsid: int) -> Version:
-        """The newest version up to which every replica of the set has the commit contexts on disk (rule 4). Of a log
-        stream that is no more nobody will ask for one."""
+        """The newest version up to which every replica of the set has the commit contexts on disk (rule 4). The set is
+        the one the log stream had last: who was in it stays until an unseal decides without it. Of a log stream that is
+        no more, or that has no replica left, nobody will ask for one."""
         tally = self._tallies.get(lsid)
-        return Version(min(tally.durable_versions.values(), default=0)) if tally is not None else NO_MORE
+        return Version(min(tally.durable_versions.values(), default=NO_MORE)) if tally is not None else NO_MORE
