@@ -54,7 +54,9 @@ class Held(NamedTuple):
     commits: int
     content: bytes
     chain: bytes
+    first_version: Version
     prev_hwm: GLSN
+    last_version: Version
     hwm: GLSN
     spans: tuple[Span, ...]
 
@@ -101,6 +103,8 @@ class _Batches:
                 self._add(*line)
                 if self._is_full():
                     break
+        # A batch that the range cuts into is hashed as a whole, and counted as far as it lies inside.
+        self.llsn_end = LLSN(self.llsn_end - max(0, self.covered - self.end))
         self.covered = min(self.covered, self.end)
 
     def _add(
@@ -124,14 +128,14 @@ class _Batches:
 
 def _held(log: CommittedLog, batches: _Batches, trim: GLSN) -> Held:
     """The commits of these batches, checked against each other and against them."""
-    chain, prev_hwm, last = sha256(), GLSN(0), None
+    chain = sha256()
+    first: CommitContext | None = None
+    last: CommitContext | None = None
     spans: list[Span] = []
     llsn_end = batches.llsn_begin
     for cc in log.commit_contexts(Version(batches.first_version - 1)) if batches.number else ():
         if cc.glsn_begin >= batches.covered:
             break
-        if last is None:
-            prev_hwm = cc.prev_hwm
         _check(last, cc)
         begin, end = max(cc.glsn_begin, batches.begin), min(cc.glsn_end, batches.covered)
         llsn = LLSN(cc.llsn_begin + begin - cc.glsn_begin)
@@ -141,9 +145,8 @@ def _held(log: CommittedLog, batches: _Batches, trim: GLSN) -> Held:
             spans[-1] = (spans[-1][0], end)
         else:
             spans.append((begin, end))
-        last = cc
-    # A batch that the range cuts into is hashed as a whole, and counted as far as it lies inside.
-    if batches.number and not batches.llsn_begin < llsn_end <= batches.llsn_end:
+        first, last = first or cc, cc
+    if llsn_end != batches.llsn_end:
         raise errors.ConsistencyViolation(f"entries up to LLSN {batches.llsn_end - 1}, commits up to {llsn_end - 1}")
     return Held(
         trim,
@@ -154,8 +157,8 @@ def _held(log: CommittedLog, batches: _Batches, trim: GLSN) -> Held:
         batches.commits,
         batches.hash.digest(),
         chain.digest(),
-        prev_hwm,
-        last.hwm if last is not None else GLSN(0),
+        *((first.version, first.prev_hwm) if first is not None else (Version(0), GLSN(0))),
+        *((last.version, last.hwm) if last is not None else (Version(0), GLSN(0))),
         tuple(spans),
     )
 

@@ -112,7 +112,10 @@ class _Walk:
         self.copies = copies
         self.llsn_end = 0
         """Of what has been compared; 0 if nothing."""
+        self.version = 0
+        """Of its last commit, which may go on,"""
         self.hwm = 0
+        """and the high watermark it raised."""
 
     @property
     def is_done(self) -> bool:
@@ -216,9 +219,9 @@ class Verification:
         if found.llsn_begin:
             if walk.llsn_end and found.llsn_begin != walk.llsn_end:
                 self.faults.append(f"log stream {walk.lsid}: LLSN {found.llsn_begin} follows on {walk.llsn_end - 1}")
-            if found.prev_hwm < walk.hwm and found.llsn_begin != walk.llsn_end:
+            if found.first_version != walk.version and found.prev_hwm < walk.hwm:
                 self.faults.append(f"log stream {walk.lsid}: its commits go back at GLSN {walk.cursor}")
-            walk.llsn_end, walk.hwm = found.llsn_end, found.hwm
+            walk.llsn_end, walk.version, walk.hwm = found.llsn_end, found.last_version, found.hwm
         for copy in answers:
             copy.entries += found.llsn_end - found.llsn_begin
             if len(answers) > 1:

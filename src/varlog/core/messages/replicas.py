@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from varlog.core.messages.base import Message
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID, Version
 
 
 class GetInfo(Message, frozen=True):
@@ -179,10 +179,14 @@ class Fingerprint(Message, frozen=True):
     """Of the batches with their LLSNs, GLSNs and epochs."""
     chain: bytes = b""
     """Of the commit contexts."""
+    first_version: Version = Version(0)
+    """Of the first commit context,"""
     prev_hwm: GLSN = GLSN(0)
-    """Of the first commit context, and"""
+    """and the high watermark before it;"""
+    last_version: Version = Version(0)
+    """of the last one,"""
     hwm: GLSN = GLSN(0)
-    """of the last one."""
+    """and the high watermark after it."""
     spans: tuple[tuple[int, int], ...] = ()
     """The positions it has, as [begin, end), ascending; what is adjacent is joined."""
     detail: str = ""
