@@ -31,6 +31,13 @@ MAX_UNCOMMITTED_BATCHES: Final = 8192
 REPLICATE_BYTES: Final = 1 * MIB
 """Of batches in one message to a backup; a larger batch goes alone."""
 REPLICATE_BATCHES: Final = 1024
+COPY_PART_BYTES: Final = 1 * MIB
+"""Of batches in one message to a replica that copies; a larger batch goes alone."""
+COPY_PART_BATCHES: Final = 512
+COPY_AHEAD_BYTES: Final = 8 * MIB
+"""Copied and not yet durable; beyond it nothing more is asked for."""
+COPY_BASE_BYTES: Final = 16 * MIB
+"""What a replica that begins in the middle of a log is told of what came before."""
 MAX_WAITING_READS: Final = 4096
 MAX_READS_UNDER_WAY: Final = 64
 FINGERPRINT_BYTES: Final = 8 * MIB

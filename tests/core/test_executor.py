@@ -214,7 +214,8 @@ def test_rule7_a_cut_of_frames_written_in_another_epoch_drops_them() -> None:
     assert replica.state == "SEALING 5"
     assert not replica.commit(2, 3, epoch=4)
     assert replica.ends == (2, 2, 2)
-    assert not replica.executor.healthy
+    assert replica.executor.healthy
+    assert replica.executor.info().needs_sync
     assert Branch.RULE7_FOREIGN_FRAMES_DROPPED in replica.branches
     replica.sync()
     assert replica.restarted().ends == (2, 2, 2), "also for good"
@@ -226,7 +227,8 @@ def test_rule7_a_cut_is_applied_all_or_nothing() -> None:
     replica.sync()
     assert not replica.commit(1, 3)
     assert replica.ends == (1, 1, 1)
-    assert not replica.executor.healthy
+    assert replica.executor.needs_sync
+    assert replica.state == "SEALING 2"
 
 
 def test_rule8_a_sealing_replica_reaches_its_seal_point_by_cuts_alone() -> None:
@@ -235,7 +237,7 @@ def test_rule8_a_sealing_replica_reaches_its_seal_point_by_cuts_alone() -> None:
     replica.sync()
     replica.seal(3, 3)
     assert replica.state == "SEALING 3"
-    assert replica.executor.behind_seal_point
+    assert replica.executor.is_behind
     assert replica.commit(1, 2)
     assert replica.state == "SEALING 3"
     assert replica.commit(2, 3)

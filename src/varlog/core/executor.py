@@ -1,9 +1,9 @@
 """LogStreamExecutor: one replica of one log stream, without I/O.
 
 It owns the LogStreamContext (B8) and every decision about it: which appends and replicated batches it takes, how far it
-reports, which cuts it applies, when it is SEALING, SEALED or RUNNING (`states` has the table). Its log only *stages*
-records in order; whoever runs the executor writes and syncs what is staged, one group after another, and tells
-`on_durable`. Messages go out through `send(address, message)`.
+reports, which cuts it applies, when it is SEALING, SEALED or RUNNING (`states` has the table, `sealing` the decisions).
+Its log only *stages* records in order; whoever runs the executor writes and syncs what is staged, one group after
+another, and tells `on_durable`. Messages go out through `send(address, message)`.
 
 How a batch travels: `append` gives it the next LLSN, stages it and sends it to the backups; each replica raises its
 `durable_end` when the batch is synced, which the node reports; the metadata repository's cut comes back and
@@ -22,120 +22,21 @@ from collections.abc import Sequence as Seq
 
 from varlog import errors, limits
 from varlog.batch import BatchHeader
-from varlog.core import invariants, states
+from varlog.core import invariants
 from varlog.core.acknowledging import acknowledgements
-from varlog.core.address import Address, Send, node_address
-from varlog.core.branches import Branch, Observe
-from varlog.core.dedup import DedupTable, Fate, Record
+from varlog.core.address import Address, node_address
+from varlog.core.branches import Branch
+from varlog.core.dedup import Fate, Record
 from varlog.core.invariants import Invariant
-from varlog.core.messages import (
-    Append,
-    AppendReply,
-    ReplicaInfo,
-    ReplicaReply,
-    ReplicaStats,
-    Replicate,
-    ReplicateAck,
-    ReportLine,
-    Seal,
-    Unseal,
-)
-from varlog.core.pending import Pending, PendingBatches, Question
-from varlog.core.replicalog import Context, ReplicaLog
-from varlog.core.replication import Backups
-from varlog.core.states import RUNNING, SEALED, SEALING
-from varlog.types import (
-    GLSN,
-    LLSN,
-    CommitContext,
-    Epoch,
-    LogStreamID,
-    Sequence,
-    StorageNodeID,
-    TopicID,
-    Version,
-)
+from varlog.core.messages import Append, AppendReply, Replicate, ReplicateAck
+from varlog.core.pending import Pending, Question
+from varlog.core.sealing import Sealing
+from varlog.core.states import RUNNING, SEALING
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, StorageNodeID, Version
 
 
-class LogStreamExecutor:
+class LogStreamExecutor(Sealing):
     """See the module's text."""
-
-    def __init__(
-        self,
-        snid: StorageNodeID,
-        tpid: TopicID,
-        lsid: LogStreamID,
-        log: ReplicaLog,
-        send: Send,
-        observe: Observe,
-        dedup: DedupTable | None = None,
-    ) -> None:
-        self.snid = snid
-        self.tpid = tpid
-        self.lsid = lsid
-        self.log = log
-        self._send = send
-        self._observe = observe
-
-        self.state = SEALING
-        self.epoch = Epoch(0)
-        self.replicas: tuple[StorageNodeID, ...] = ()
-        self.primary = StorageNodeID(0)
-        self.healthy = True
-        """False once its disk failed, its files are corrupt, or it holds what the log does not: it needs repair."""
-        self.fault = 0
-        """The code of the error that made it so."""
-
-        self.committed_end = LLSN(1)
-        self.durable_end = LLSN(1)
-        self.end = LLSN(1)
-        self.global_hwm = GLSN(0)
-        self.local_hwm = GLSN(0)
-        self.trim_glsn = GLSN(0)
-        self.version = Version(0)
-        self.durable_version = Version(0)
-
-        self.seal_point: LLSN | None = None
-        self.listed_epoch = Epoch(0)
-        self.listed_end = LLSN(0)
-        self.changed = True
-        """The next report must carry this replica."""
-
-        # Since the node started (M12).
-        self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0
-
-        self.dedup = dedup or DedupTable()
-        self._pending = PendingBatches()
-        self._promise: Epoch | None = None
-        """An epoch whose seal or unseal record is not durable yet."""
-        self._promise_waiters: list[tuple[Address, int]] = []
-        self._undecided: list[Question] = []
-        """Appends of a passed epoch whose fate this replica will know once it reaches its seal point."""
-        self._backups: Backups | None = None
-        self._version_at_tick = Version(0)
-        self._owes_ack = False
-        """The primary is to be told how far this backup is, if no cut tells it soon: the next tick will see."""
-
-    # Recovery: B3, B7, B10
-
-    def recover(self, context: Context, damage: errors.VarlogError | None) -> None:
-        """Take over what storage found: the state of the last whole commit, what is stored beyond it, and what is
-        wrong with it."""
-        self.committed_end = context.committed_llsn_end
-        self.end = self.durable_end = context.uncommitted_llsn_end
-        self.global_hwm = context.global_hwm
-        self.local_hwm = context.local_hwm
-        self.trim_glsn = context.trim_glsn
-        self.version = self.durable_version = context.version
-        self.epoch = context.epoch
-        self.replicas = context.running_set
-        self.primary = context.primary
-        self.healthy, self.fault = damage is None, damage.code if damage is not None else 0
-        for b in context.uncommitted:
-            stored = Pending(b.llsn, b.count, b.epoch, b.writer_id, b.sequence, b.prev_sequence, b.size)
-            self._pending.add(stored)
-        self.dedup.recover(context.dedup_snapshot, context.dedup_tail)
-        self._observe(Branch.B7_STARTED_SEALING)
 
     # Appends
 
@@ -211,38 +112,9 @@ class LogStreamExecutor:
         else:
             self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
 
-    def _tell_fate(self, question: Question) -> None:
-        source, request, writer_id, sequence, horizon = question
-        fate, record = self.dedup.fate(writer_id, sequence, horizon)
-        if fate is Fate.COMMITTED:
-            assert record is not None
-            self._observe(Branch.RULE19_COMMITTED)
-            self._acknowledge(source, request, record.glsn, record.llsn, record.count, record.epoch)
-        elif fate is Fate.PENDING:
-            assert record is not None
-            self._wait_for(record.llsn, source, request)
-        elif fate is Fate.EXPIRED:
-            self._observe(Branch.RULE19_EXPIRED)
-            self._send(source, AppendReply(request, self.lsid, errors.FateExpired.code, self.epoch))
-        else:
-            self._observe(Branch.RULE19_DID_NOT_HAPPEN)
-            self._send(source, AppendReply(request, self.lsid, errors.DidNotHappen.code, self.epoch))
-
-    def _wait_for(self, llsn: LLSN, source: Address, request: int) -> None:
-        """Answer when the batch is committed; of one source only the latest request waits."""
-        pending = self._pending.at(llsn)
-        assert pending is not None, "what the deduplication table calls pending is pending"
-        pending.waiters = [w for w in pending.waiters if w[0] != source]
-        pending.waiters.append((source, request))
-
     def _refuse(self, source: Address, message: Append, code: int) -> None:
         self.refused += 1
         self._send(source, AppendReply(message.request, self.lsid, code, self.epoch))
-
-    def _acknowledge(self, source: Address, request: int, glsn: GLSN, llsn: LLSN, count: int, epoch: Epoch) -> None:
-        self._send(
-            source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas), self.log.synced)
-        )
 
     # Replication
 
@@ -316,8 +188,10 @@ class LogStreamExecutor:
         self._owes_ack = False
         if self._backups is None or self.state is not RUNNING:
             return
-        if self._backups.tick(self._pending, now):
+        silent = self._backups.tick(self._pending, now)
+        if silent is not None:
             self._observe(Branch.M7_BACKUP_SILENT)
+            self.suspect = silent
             self.seal_self()
 
     # Durability
@@ -335,22 +209,13 @@ class LogStreamExecutor:
             self._on_promise_durable()
 
     def _on_batches_durable(self, epoch: Epoch, end: LLSN) -> None:
-        if epoch != self.epoch:  # rule 9: what was written before a seal does not count after it
+        if epoch != self.epoch and not self.is_copying:  # rule 9: what was written before a seal does not count after
             self._observe(Branch.RULE9_COMPLETION_DROPPED)
             return
         if end > self.durable_end:
             self.durable_end = end
             self.changed = True
         self._owes_ack = self.state is RUNNING and self.primary != self.snid
-
-    def _on_promise_durable(self) -> None:
-        # File order makes the record a barrier: every batch staged before it is durable too.
-        self._promise = None
-        self.durable_end = self.end
-        self.changed = True
-        waiters, self._promise_waiters = self._promise_waiters, []
-        for source, request in waiters:
-            self._reply(source, request, 0)
 
     def on_failed(self, fault: int) -> None:
         """A write or fsync failed, with that error's code: nothing this replica writes counts from now on (M8)."""
@@ -376,7 +241,7 @@ class LogStreamExecutor:
 
     def apply_commit(self, cc: CommitContext) -> bool:
         """Apply one cut, all or nothing. False if cuts before it are missing here, or it cannot be applied."""
-        if not self.healthy:
+        if not self.healthy or self.is_copying:
             return False
         if cc.llsn_end <= self.committed_end:
             return True  # committing again what is committed is harmless (B10)
@@ -396,6 +261,8 @@ class LogStreamExecutor:
         if not self._pending.holds(cc):
             self._drop_foreign()
             return False
+        if self.state is not RUNNING and cc.llsn_end > self.durable_end:
+            return False  # copied and not synced yet: the cut knows nothing of this replica
         if cc.epoch < self.epoch:
             self._observe(Branch.RULE8_COMMITTED_AFTER_SEAL)
         self._commit(cc)
@@ -404,10 +271,14 @@ class LogStreamExecutor:
         return True
 
     def _drop_foreign(self) -> None:
-        self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
-        self._void_from(self.committed_end)
-        self.log.stage_seal(self.epoch, self.committed_end)
-        self._fail(errors.ConsistencyViolation.code)
+        """What is committed in the place of what is stored here, or of nothing, has to be copied (rule 7)."""
+        if self._pending:
+            self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
+            self._void_from(self.committed_end)
+            self.log.stage_seal(self.epoch, self.committed_end)
+        self.needs_sync = True
+        self.changed = True
+        self.seal_self()
 
     def _commit(self, cc: CommitContext) -> None:
         invariants.require(
@@ -429,6 +300,33 @@ class LogStreamExecutor:
             self._backups.committed(cc.llsn_end)
         self.log.stage_commit(cc)
 
+    # What is copied from another replica (M9)
+
+    def store_copied(
+        self, epoch: Epoch, prev_sequence: Sequence, header: BatchHeader, batch: bytes | memoryview
+    ) -> None:
+        """A committed batch of another replica that follows what is stored here. It stays of the epoch that it was
+        written in; a later one than is promised here is promised by it, also after a restart: a seal before that epoch
+        ended below this batch."""
+        size, _, _, _, count, _, writer_id, sequence, _, _ = header
+        llsn = self.end
+        self._pending.add(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
+        self.dedup.add(writer_id, sequence, llsn, count)
+        self.log.stage_batch(llsn, epoch, prev_sequence, batch, header)
+        self.end = LLSN(llsn + count)
+        self.epoch = max(self.epoch, epoch)
+
+    def commit_copied(self, cc: CommitContext) -> bool:
+        """A commit context of another replica. It counts once its batches are durable here, as any cut does; until
+        then, and if it is not about what is stored here, False."""
+        if cc.llsn_begin != self.committed_end or cc.llsn_end > self.durable_end or not self._pending.holds(cc):
+            return False
+        self._commit(cc)
+        self._reach_seal_point()
+        return True
+
+    # How far it is complete
+
     def raise_hwm(self, hwm: GLSN) -> bool:
         """The topic's high watermark moved; it says something of this replica only by rule 10."""
         in_step = self.epoch == self.listed_epoch and self.committed_end == self.listed_end
@@ -440,153 +338,3 @@ class LogStreamExecutor:
         self._observe(Branch.RULE10_HWM_RAISED)
         self.global_hwm = hwm
         return True
-
-    def trim(self, glsn: GLSN) -> None:
-        """Everything at or below `glsn` is gone: enforced at once, files follow (rule 14)."""
-        if glsn <= self.trim_glsn:
-            return
-        self.trim_glsn = glsn
-        if self.healthy:
-            self.log.stage_trim(self.log.llsn_after(glsn), glsn, self.version, self.epoch)
-
-    # Seal and unseal
-
-    def seal(self, source: Address, message: Seal) -> None:
-        """M5: stop at the last committed LSN the metadata repository has fixed."""
-        if not self.healthy:  # it can promise nothing, and it takes nothing either
-            self._reply(source, message.request, self.fault)
-            return
-        running = self.state is RUNNING
-        if message.epoch < self.epoch or (message.epoch == self.epoch and running):
-            self._observe(Branch.RULE2_STALE_SEAL_REFUSED)
-            self._reply(source, message.request, errors.StaleEpoch.code)
-            return
-        invariants.require(
-            Invariant.NEVER_LOST,
-            self.committed_end <= message.llsn_end,
-            f"log stream {self.lsid}: sealed at {message.llsn_end}, but {self.committed_end} is committed here",
-        )
-        self.trim(message.trim)
-        if message.epoch > self.epoch:
-            self._promise_seal(message.epoch, message.llsn_end)
-        else:
-            self._observe(Branch.RULE2_SEAL_REPEATED)
-            self.seal_point = message.llsn_end
-            self._reach_seal_point()
-        self._reply_when_promised(source, message.request)
-
-    def _promise_seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
-        self._void_from(llsn_end)
-        self.epoch = epoch
-        self.seal_point = llsn_end
-        self._backups = None
-        self._promise = epoch
-        self.changed = True
-        self.log.stage_seal(epoch, llsn_end)
-        complete = self.committed_end == llsn_end and self.healthy
-        self._observe(Branch.M5_SEALED_AT_ONCE if complete else Branch.M5_SEALING)
-        self._enter(states.Event.SEAL_COMPLETE if complete else states.Event.SEAL_BEHIND)
-        if complete:
-            self._decide_undecided()
-
-    def _void_from(self, llsn_end: LLSN) -> None:
-        """Forget every uncommitted batch at or above a point; who waits for one is told once that can be known."""
-        voided = self._pending.void(llsn_end)
-        for batch in voided:
-            for source, request in batch.waiters:
-                self._undecided.append(Question(source, request, batch.writer_id, batch.sequence, batch.llsn))
-        rest = self._pending.end
-        invariants.require(
-            Invariant.BATCH_BOUNDARY,
-            rest is None or rest <= llsn_end,
-            f"log stream {self.lsid}: {llsn_end} falls into a batch that ends at {rest}",
-        )
-        self.end = min(self.end, llsn_end)
-        self.durable_end = min(self.durable_end, self.end)
-        if voided:
-            self._observe(Branch.RULE6_SEAL_VOIDS_FRAMES)
-        if self.dedup.truncate(llsn_end):
-            self._observe(Branch.RULE18_ROLLED_BACK)
-
-    def _reach_seal_point(self) -> bool:
-        reached = self.state is SEALING and self.seal_point == self.committed_end and self.healthy
-        if reached:
-            self._enter(states.Event.REACHED_SEAL_POINT)
-            self._decide_undecided()
-        return reached
-
-    def _decide_undecided(self) -> None:
-        questions, self._undecided = self._undecided, []
-        for question in questions:
-            self._tell_fate(question)
-
-    def seal_self(self) -> None:
-        """Take no more appends; the stored ones await the Seal (M7, M8)."""
-        if self.state is not SEALING:
-            self._enter(states.Event.SEAL_SELF)
-
-    def unseal(self, source: Address, message: Unseal, now: float) -> None:
-        """M10: run in the next epoch, with the set and primary the metadata repository decided."""
-        members = (message.replicas, message.primary)
-        if message.epoch == self.epoch and members == (self.replicas, self.primary) and self.state is RUNNING:
-            self._reply_when_promised(source, message.request)
-            return
-        if self.snid not in message.replicas:
-            self._observe(Branch.RULE3_NON_MEMBER_REFUSED)
-            self._reply(source, message.request, errors.Conflict.code)
-            return
-        ready = self.state is SEALED and self._promise is None and self.healthy
-        if not ready or message.epoch != self.epoch + 1:
-            self._observe(Branch.RULE2_UNSEAL_REFUSED)
-            self._reply(source, message.request, errors.StaleEpoch.code)
-            return
-        self.trim(message.trim)
-        self.epoch = message.epoch
-        self.replicas, self.primary = members
-        self.seal_point = None
-        self._promise = self.epoch
-        self._enter(states.Event.UNSEAL)
-        self.log.stage_unseal(self.epoch, self.replicas, self.primary)
-        if self.primary == self.snid and len(self.replicas) > 1:
-            others = tuple(snid for snid in self.replicas if snid != self.snid)
-            self._backups = Backups(self.lsid, self.epoch, others, self.end, self._send, now)
-        self._reply_when_promised(source, message.request)
-
-    def _reply_when_promised(self, source: Address, request: int) -> None:
-        if self._promise is None:
-            self._reply(source, request, 0)
-        else:
-            self._promise_waiters = [w for w in self._promise_waiters if w[0] != source]
-            self._promise_waiters.append((source, request))
-
-    def _reply(self, source: Address, request: int, code: int) -> None:
-        reply = ReplicaReply(request, self.lsid, code, self.snid, self.epoch, self.state, self.committed_end)
-        self._send(source, reply)
-
-    def _enter(self, event: states.Event) -> None:
-        after = states.TRANSITIONS.get((self.state, event))
-        invariants.require(
-            Invariant.STATE_TABLE, after is not None, f"log stream {self.lsid}: {event.value} in {self.state.name}"
-        )
-        if after is not None and after is not self.state:
-            if (transition := states.transition_of(self.state, after)) is not None:
-                self._observe(transition)
-            self.state = after
-            self.changed = True
-
-    # What others want to know
-
-    @property
-    def behind_seal_point(self) -> bool:
-        """Cuts are missing here: the node should fetch them (rule 8)."""
-        return self.healthy and self.seal_point is not None and self.committed_end < self.seal_point
-
-    def report_line(self) -> ReportLine:
-        return (self.lsid, self.epoch, self.durable_version, self.committed_end, self.durable_end, self.healthy)
-
-    def info(self) -> ReplicaInfo:
-        stats = ReplicaStats(self.batches, self.entries, self.bytes, self.commits, self.refused, self.scans, self.syncs)
-        return ReplicaInfo(
-            self.lsid, self.epoch, self.state, self.committed_end, self.durable_end, self.healthy, self.tpid,
-            self.fault, self.global_hwm, self.local_hwm, self.trim_glsn, stats=stats,
-        )  # fmt: skip

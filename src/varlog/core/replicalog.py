@@ -1,6 +1,7 @@
-"""What an executor asks of its storage: a log to stage records in, and what recovery found in it.
+"""What an executor asks of its storage: a log to stage records in, what recovery found in it, and parts of it for those
+who copy it.
 
-`varlog.storage` implements both; the core knows them only by these interfaces.
+`varlog.storage` implements them; the core knows them only by these interfaces.
 """
 
 from __future__ import annotations
@@ -45,6 +46,26 @@ class ReplicaLog(Protocol):
 
     def llsn_after(self, glsn: GLSN) -> LLSN:
         """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
+
+
+class CopiedPart(Protocol):
+    """What a replica's log gives to one that copies it: committed batches, and the commit contexts that end within."""
+
+    @property
+    def llsn(self) -> LLSN:
+        """Where it begins."""
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]: ...
+    @property
+    def prev_sequences(self) -> tuple[Sequence, ...]: ...
+    @property
+    def batches(self) -> tuple[memoryview, ...]: ...
+    @property
+    def commits(self) -> tuple[CommitContext, ...]: ...
+    @property
+    def base(self) -> bytes:
+        """In place of all that, if the log begins later than where the copy ends: what to begin with instead."""
 
 
 class StoredBatch(Protocol):

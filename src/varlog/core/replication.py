@@ -104,18 +104,18 @@ class Backups:
             backup.durable_end = max(backup.durable_end, llsn_end)
             backup.heard = self._now
 
-    def tick(self, outstanding: Iterable[Replicable], now: float) -> bool:
-        """Send again what is overdue. True if a backup has been silent for too long."""
+    def tick(self, outstanding: Iterable[Replicable], now: float) -> StorageNodeID | None:
+        """Send again what is overdue. Returns a backup that has been silent for too long."""
         self._now = now
-        for backup in self._backups.values():
+        for snid, backup in self._backups.items():
             if backup.durable_end >= self._end:
                 continue
             if now - backup.heard > GIVE_UP_AFTER:
-                return True
+                return snid
             if now - max(backup.sent, backup.heard) > RESEND_AFTER:
                 backup.sent = now
                 self._resend(backup.address, backup.received_end, outstanding)
-        return False
+        return None
 
     def _resend(self, address: Address, begin: LLSN, outstanding: Iterable[Replicable]) -> None:
         lacking = (batch for batch in outstanding if batch.llsn >= begin)

@@ -4,10 +4,21 @@ It hands each message to the executor it is for, gathers what changed into one r
 the metadata repository's versions. Commits form a chain: one is applied only if it begins at the version the node has
 reached. Anything else is a gap, and a node with a gap asks for the current state (`Snapshot`) and then, for each
 replica that turns out to be behind, for the cuts it missed (`FetchCuts`). So nothing is assumed to be known after a
-reconnect, and nothing depends on a message having arrived (rule 5).
+reconnect, and nothing depends on a message having arrived (rule 5). A replica that the cuts do not complete needs a
+copy of another one (`syncing`).
 
 The caller's duties, in order: `on_message`, `on_durable` or `tick`; then run the `reads` that were asked for and hand
-their results to `finish_scan`; then `flush`; then write what the executors have staged.
+their results to `finish_scan`; then `flush`; then write what the executors have staged. For copies there are three
+more, whenever it suits after any of these calls:
+
+- *Sources.* Take `syncing.fetches`; for each plan call `storage.copy_from(fetch.llsn_begin, fetch.after,
+  fetch.max_bytes)` of its replica, in any thread, and hand what it returns, or the VarlogError it raises, to
+  `finish_fetch`; on Corrupt, `storage.condemn` it first, as for a read.
+- *Restarts.* Take `syncing.restarts`; for each plan check its base (`storage.check_base`), `remove` the replica, delete
+  its directory once no group and no read of it is under way, create it anew with `LogStreamStorage.create(...,
+  base=plan.base, epoch=plan.epoch)` on the same volume, and `add` an executor that has recovered from that. A crash in
+  the middle leaves the old replica, or none: the manager adds it again.
+- *Time.* When `syncing.due` has come, `flush`, though nothing else may have happened.
 """
 
 from __future__ import annotations
@@ -26,8 +37,10 @@ from varlog.core.messages import (
     Commit,
     Cuts,
     FetchCuts,
+    FetchLog,
     GetInfo,
     Info,
+    LogPart,
     Message,
     ReplicaReply,
     Replicate,
@@ -38,12 +51,18 @@ from varlog.core.messages import (
     Seal,
     Snapshot,
     StoredLine,
+    Sync,
+    SyncReply,
     Unseal,
 )
+from varlog.core.replicalog import CopiedPart
+from varlog.core.syncing import FetchPlan, Syncing
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID, Version
 
 KEEP_ALIVE: Final = 1.0
 FETCH_AGAIN: Final = 0.5
+FETCH_RARELY: Final = 5.0
+"""By a replica that was told no cuts that it could use."""
 SCAN_WAIT: Final = 5.0
 
 
@@ -73,6 +92,7 @@ class StorageNode:
         """Greater at every start of this node."""
         self.version = Version(0)
         self.reads: list[ReadPlan] = []
+        self.syncing = Syncing(send, observe)
         self._send = send
         self._observe = observe
         self._executors: dict[LogStreamID, LogStreamExecutor] = {}
@@ -93,6 +113,9 @@ class StorageNode:
             Seal: self._on_seal,
             Unseal: self._on_unseal,
             Cuts: self._on_cuts,
+            Sync: self.syncing.on_sync,
+            FetchLog: self._on_fetch,
+            LogPart: self._on_part,
         }
 
     def add(self, executor: LogStreamExecutor) -> None:
@@ -111,6 +134,7 @@ class StorageNode:
             self._hwms.pop(executor.tpid, None)
         self._fetched.pop(lsid, None)
         self._appended.pop(executor, None)
+        self.syncing.drop(lsid)
         for waiting in self._waiting.pop(lsid, ()):
             self._answer_unknown(waiting.source, waiting.scan)
 
@@ -119,7 +143,8 @@ class StorageNode:
         self._asks = True
 
     def on_peer_connected(self, snid: StorageNodeID, now: float) -> None:
-        """There is a new connection to another node; what its replicas lack is sent there again."""
+        """There is a new connection to another node; what its replicas lack, or are asked for, is sent there again."""
+        self.syncing.on_peer_connected(snid)
         for executor in self._executors.values():
             executor.on_peer_connected(snid, now)
 
@@ -155,10 +180,17 @@ class StorageNode:
 
     def _on_seal(self, executor: LogStreamExecutor, source: Address, message: Seal, now: float) -> None:
         executor.seal(source, message)
+        self.syncing.on_sealed(executor)
         self._fetch_if_behind(executor, now)
 
     def _on_unseal(self, executor: LogStreamExecutor, source: Address, message: Unseal, now: float) -> None:
         executor.unseal(source, message, now)
+
+    def _on_fetch(self, executor: LogStreamExecutor, source: Address, message: FetchLog, _now: float) -> None:
+        self.syncing.on_fetch(executor, source, message)
+
+    def _on_part(self, executor: LogStreamExecutor, _source: Address, message: LogPart, now: float) -> None:
+        self.syncing.on_part(executor, message, now)
 
     def _on_append(self, executor: LogStreamExecutor, source: Address, message: Append, now: float) -> None:
         try:
@@ -189,6 +221,10 @@ class StorageNode:
             case Seal(request, lsid) | Unseal(request, lsid):
                 state = ReplicaState.SEALING
                 self._send(source, ReplicaReply(request, lsid, code, self.snid, Epoch(0), state, LLSN(0)))
+            case Sync(request, lsid):
+                self._send(source, SyncReply(request, lsid, code, self.snid, False))
+            case FetchLog(request, lsid):
+                self._send(source, LogPart(request, lsid, code, LLSN(0)))
             case _:
                 pass  # not a request: there is nobody to tell
 
@@ -272,20 +308,30 @@ class StorageNode:
                     self._wake(executor)
 
     def _fetch_if_behind(self, executor: LogStreamExecutor, now: float) -> None:
-        behind = executor.committed_end < executor.listed_end or executor.behind_seal_point
-        if not behind or not executor.healthy:
+        if not executor.is_behind:
             self._fetched.pop(executor.lsid, None)
-        elif now - self._fetched.get(executor.lsid, -FETCH_AGAIN) >= FETCH_AGAIN:
+            executor.needs_sync = False
+            return
+        again = FETCH_RARELY if executor.needs_sync else FETCH_AGAIN
+        if now - self._fetched.get(executor.lsid, -again) >= again and not executor.is_copying:
             self._fetched[executor.lsid] = now
             self._send(METADATA_REPOSITORY, FetchCuts(self.snid, executor.lsid, executor.version))
 
     def _on_cuts(self, executor: LogStreamExecutor, _source: Address, message: Cuts, now: float) -> None:
+        if executor.is_copying:
+            return
         before = executor.committed_end
+        is_usable = bool(message.cuts)
         for cc in message.cuts:
-            if not executor.apply_commit(cc):
+            is_usable = executor.apply_commit(cc)
+            if not is_usable:
                 break
         if executor.committed_end == before:
+            if not is_usable and executor.is_behind and not executor.needs_sync:
+                self._observe(Branch.RULE7_NEEDS_SYNC)
+                executor.needs_sync = True
             return
+        executor.needs_sync = False
         self._raise_hwms([(executor.tpid, self._hwms.get(executor.tpid, GLSN(0)))])
         if executor.lsid in self._waiting:
             self._wake(executor)
@@ -335,8 +381,7 @@ class StorageNode:
         """Answer a read that the caller has done."""
         scan = plan.scan
         if isinstance(result, errors.Corrupt):
-            plan.executor.on_corrupt()
-            self._send_away(plan.executor)
+            self.on_corrupt(plan.executor.lsid)
         if isinstance(result, errors.VarlogError):
             first = GLSN(result.first) if isinstance(result, errors.Trimmed) else GLSN(0)
             reply = ScanReply(scan.request, scan.lsid, result.code, first=first, detail=str(result))
@@ -350,6 +395,12 @@ class StorageNode:
             if last < plan.last_glsn:
                 complete_to = GLSN(last)
         self._send(plan.source, ScanReply(scan.request, scan.lsid, 0, tuple(result), complete_to))
+
+    def finish_fetch(self, plan: FetchPlan, result: CopiedPart | errors.VarlogError) -> None:
+        """Give what the caller has read to a replica that copies."""
+        if isinstance(result, errors.Corrupt):
+            self.on_corrupt(plan.executor.lsid)
+        self.syncing.finish_fetch(plan, result)
 
     # Durability, reports, time
 
@@ -366,14 +417,17 @@ class StorageNode:
 
     def on_corrupt(self, lsid: LogStreamID) -> None:
         """Stored bytes of a replica turned out to be damaged."""
-        self._executors[lsid].on_corrupt()
-        self._send_away(self._executors[lsid])
+        executor = self._executors.get(lsid)
+        if executor is not None:
+            executor.on_corrupt()
+            self._send_away(executor)
 
     def tick(self, now: float) -> None:
         """Called a few times a second."""
         for executor in self._executors.values():
             executor.tick(now)
             self._fetch_if_behind(executor, now)
+        self.syncing.tick(now)
         for lsid in list(self._waiting):
             self._expire_waiting(self._executors[lsid], now)
         if now - self._reported >= KEEP_ALIVE or self._asks:
@@ -387,14 +441,24 @@ class StorageNode:
         self._waiting[executor.lsid] = [w for w in waiting if w.deadline > now]
 
     def flush(self, now: float) -> None:
-        """Send the backups what was appended, then report what changed, all log streams in one message."""
+        """Send the backups what was appended, let copies go on, then report what changed, all log streams in one
+        message."""
         if self._appended:
             for executor in self._appended:
                 executor.flush()
             self._appended.clear()
+        if self.syncing:
+            self._advance_copies(now)
         changed = [executor for executor in self._executors.values() if executor.changed]
         if changed:
             self._report(changed, now, full=False)
+
+    def _advance_copies(self, now: float) -> None:
+        copying = list(self.syncing)
+        self.syncing.advance(now)
+        for executor in copying:
+            if executor.lsid in self._waiting:
+                self._wake(executor)
 
     def _report(self, executors: Iterable[LogStreamExecutor], now: float, *, full: bool) -> None:
         lines = []

@@ -116,6 +116,8 @@ class FetchLog(Message, frozen=True):
     lsid: LogStreamID
     snid: StorageNodeID
     """Who asks."""
+    epoch: Epoch
+    """That it has promised: a replica that was sealed in an earlier one may lack something itself."""
     llsn_begin: LLSN
     """Where its copy ends."""
     after: Version
