@@ -112,13 +112,14 @@ class Operator(Conversing):
         """Give every replica of one node to another, also those it has lost its place for while it was away; then take
         no new ones to it."""
         metadata = yield from self._metadata()
-        find_node(metadata, snid)
         if snid == by:
             raise errors.InvalidArgument(f"storage node {snid} cannot take its own place")
+        if not find_node(metadata, snid).is_draining:
+            self._check_drain(metadata, snid)
         infos = self._infos()
         check_willing(metadata, infos, by)
         plans = [
-            PlanStream(self._request(), stream.lsid, by, snid if snid in stream.replicas else _NOBODY)
+            PlanStream(self._request(), stream.lsid, by, _leaver(stream, snid))
             for stream in metadata.streams
             if _replaces(metadata, stream, snid, by, infos.get(snid))
         ]
@@ -164,16 +165,10 @@ class Operator(Conversing):
         """Plan a replica more, one less, or one in place of another; neither gives a plan up."""
         metadata = yield from self._metadata()
         stream = find_registered_stream(metadata, lsid)
-        for snid in filter(None, (joining, leaving)):
-            find_node(metadata, snid)
-        if joining and joining == leaving:
-            raise errors.InvalidArgument(f"storage node {joining} cannot take its own place")
-        if (joining or leaving) and _is_as_planned(stream, joining, leaving):
-            return lsid
-        if joining or leaving:
-            _check_move(metadata, stream, joining, leaving)
-        if joining:
+        if joining and joining not in stream.replicas:
             check_willing(metadata, self._infos(), joining)
+        if joining or leaving:
+            _check_not_held(stream)
         yield from self._decide(PlanStream(self._request(), lsid, joining, leaving))
         return lsid
 
@@ -204,14 +199,12 @@ class Operator(Conversing):
         left it long ago may have more than those who stayed."""
         metadata = yield from self._metadata()
         stream = find_registered_stream(metadata, asked.lsid)
-        if stream.lost_end:
-            return stream.lost_begin
         if stream.status is not StreamStatus.SEALED:
-            raise errors.Conflict(
-                f"log stream {asked.lsid} is {stream.status.name}; only a sealed one can be missing any"
-            )
+            raise errors.Conflict(f"log stream {asked.lsid} is {stream.status.name}; seal it first")
         infos = yield from self._all_infos(metadata, asked.gone)
         begin, survivors = judge(stream, topic_of(metadata, stream.tpid).trim, infos)
+        if stream.lost_end and begin >= stream.lost_begin:
+            return stream.lost_begin
         if not asked.only_look:
             yield from self._decide(LoseStream(self._request(), stream.lsid, stream.epoch, begin, survivors))
         return begin
@@ -244,16 +237,11 @@ def _check_not_lost(stream: StreamInfo) -> None:
         )
 
 
-def _check_free(stream: StreamInfo, joining: StorageNodeID, leaving: StorageNodeID) -> None:
-    """Whether another move may be planned."""
+def _check_not_held(stream: StreamInfo) -> None:
+    """Its set changes only when it is unsealed."""
     _check_not_lost(stream)
     if stream.is_held:
         raise errors.Conflict(f"log stream {stream.lsid} is kept sealed by an operator; unseal it first")
-    if (stream.joining or stream.leaving) and (stream.joining, stream.leaving) != (joining, leaving):
-        raise errors.Conflict(
-            f"log stream {stream.lsid} is being moved already (joining: {stream.joining or 'nobody'}, leaving: "
-            f"{stream.leaving or 'nobody'}); wait for that, or cancel it"
-        )
 
 
 def _replaces(
@@ -271,28 +259,17 @@ def _replaces(
         had = info is None or any(replica.lsid == stream.lsid for replica in info.replicas)
         if not lacks or not had or by in stream.replicas:
             return False
-    _check_free(stream, by, snid if snid in stream.replicas else _NOBODY)
+    _check_not_held(stream)
+    if (stream.joining or stream.leaving) and (stream.joining, stream.leaving) != (by, _leaver(stream, snid)):
+        raise errors.Conflict(
+            f"log stream {stream.lsid} is being changed already (joining: {stream.joining or 'nobody'}, leaving: "
+            f"{stream.leaving or 'nobody'}); wait for that, or cancel it"
+        )
     return True
 
 
-def _is_as_planned(stream: StreamInfo, joining: StorageNodeID, leaving: StorageNodeID) -> bool:
-    return (not joining or joining in stream.replicas) and leaving not in stream.replicas
-
-
-def _check_move(metadata: Metadata, stream: StreamInfo, joining: StorageNodeID, leaving: StorageNodeID) -> None:
-    _check_free(stream, joining, leaving)
-    topic = topic_of(metadata, stream.tpid)
-    count = len(stream.replicas)
-    if joining in stream.replicas:
-        raise errors.Conflict(f"log stream {stream.lsid} has a replica on storage node {joining} already")
-    if leaving and leaving not in stream.replicas:
-        raise errors.Conflict(f"log stream {stream.lsid} has no replica on storage node {leaving}")
-    if joining and not leaving and count >= topic.replication_factor:
-        raise errors.Conflict(
-            f"log stream {stream.lsid} has its {count} replicas; say which one the new replica takes the place of"
-        )
-    if leaving and not joining and count <= topic.min_replicas:
-        raise errors.Conflict(f"log stream {stream.lsid} has {count} replicas and needs {topic.min_replicas}")
+def _leaver(stream: StreamInfo, snid: StorageNodeID) -> StorageNodeID:
+    return snid if snid in stream.replicas else _NOBODY
 
 
 def _replica(infos: Mapping[StorageNodeID, Info], stream: StreamInfo, snid: StorageNodeID) -> ReplicaInfo:
