@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from varlog import client, errors
 from varlog.batch import Buffer, Codec
+from varlog.client.administering import LostRange
 from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
 from varlog.client.reading import Batches as _Batches
 from varlog.client.writing import Appender as _Appender
-from varlog.core.messages import Info, Metadata, NodeInfo, StreamInfo, TopicInfo
+from varlog.core.messages import Finding, Info, Metadata, NodeInfo, StreamInfo, TopicInfo
 
 if TYPE_CHECKING:
     from varlog.client.writing import Entries
@@ -305,6 +306,19 @@ class Admin(_Client):
         """Take out a node that has no replica of any log stream."""
         _background.run(lambda: self._admin.remove_node(snid, timeout=timeout))
 
+    def drain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
+        """Let the manager take all replicas off a node; it is done when no log stream has the node among its
+        `replicas`."""
+        return _background.run(lambda: self._admin.drain_node(snid, timeout=timeout))
+
+    def undrain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
+        """Let a node have replicas again."""
+        return _background.run(lambda: self._admin.undrain_node(snid, timeout=timeout))
+
+    def replace_node(self, snid: int, by: int, *, timeout: float | None = None) -> list[StreamInfo]:
+        """Let one node take the place of another; returns the log streams that move."""
+        return _background.run(lambda: self._admin.replace_node(snid, by, timeout=timeout))
+
     def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
         """The registered storage nodes."""
         return _background.run(lambda: self._admin.nodes(timeout=timeout))
@@ -348,9 +362,35 @@ class Admin(_Client):
         """Delete a log stream that holds no entry a reader could ask for."""
         _background.run(lambda: self._admin.remove_stream(lsid, timeout=timeout))
 
+    def seal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
+        """Seal a log stream and keep it so, until `unseal_stream`."""
+        return _background.run(lambda: self._admin.seal_stream(lsid, timeout=timeout))
+
+    def unseal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
+        """Let a log stream that `seal_stream` sealed run again; waits until it does."""
+        return _background.run(lambda: self._admin.unseal_stream(lsid, timeout=timeout))
+
+    def sync_stream(self, lsid: int, target: int, *, source: int = 0, timeout: float | None = None) -> int:
+        """Let the replica on node `target` copy what it lacks; returns how far it is, in percent."""
+        return _background.run(lambda: self._admin.sync_stream(lsid, target, source=source, timeout=timeout))
+
+    def move_replica(self, lsid: int, *, to: int = 0, away_from: int = 0, timeout: float | None = None) -> StreamInfo:
+        """Let a log stream have a replica on node `to`, and none on node `away_from` any more."""
+        return _background.run(lambda: self._admin.move_replica(lsid, to=to, away_from=away_from, timeout=timeout))
+
+    def declare_lost(
+        self, lsid: int, *, gone: Sequence[int] = (), dry_run: bool = False, timeout: float | None = None
+    ) -> LostRange:
+        """Declare lost what no replica of a sealed log stream has any more, for good."""
+        return _background.run(lambda: self._admin.declare_lost(lsid, gone=gone, dry_run=dry_run, timeout=timeout))
+
     def streams(self, topic: str | None = None, *, timeout: float | None = None) -> list[StreamInfo]:
         """The log streams of a topic, or of all."""
         return _background.run(lambda: self._admin.streams(topic, timeout=timeout))
+
+    def diagnose(self, *, timeout: float | None = None) -> list[Finding]:
+        """What the manager sees that is not as it should be; nothing if all is well."""
+        return _background.run(lambda: self._admin.diagnose(timeout=timeout))
 
     def metadata(self, *, timeout: float | None = None) -> Metadata:
         """The present state of the cluster, all of one version."""

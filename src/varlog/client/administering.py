@@ -5,7 +5,15 @@
 
 Requests go to the manager, which carries them out (M1, M2); what is there is read from the metadata repository, and
 what a node says of itself from the node. A request is sent once. If the connection breaks before the answer its error
-says so (`happened` is None), and a look at what is there tells what became of it.
+says so (`happened` is None), and a look at what is there tells what became of it; asking again does no harm.
+
+What takes long, because a log has to be copied, is only begun by the call: the manager goes on with it by itself, also
+if this client or the manager ends. `streams` and `node` tell how far it is.
+
+    await admin.drain_node(2)
+    while any(2 in stream.replicas for stream in await admin.streams()):
+        await asyncio.sleep(1)
+    await admin.remove_node(2)
 """
 
 from __future__ import annotations
@@ -13,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from varlog import errors
 from varlog.client.connecting import Connecting, check_timeout, open_session
@@ -23,24 +31,40 @@ from varlog.core.messages import (
     AddNode,
     AddStream,
     AddTopic,
+    DeclareLost,
+    Diagnose,
+    Diagnosis,
+    DrainNode,
+    Finding,
     GetInfo,
+    HoldLogStream,
     Info,
     Managed,
     Message,
     Metadata,
+    MoveReplica,
     NodeInfo,
     RemoveNode,
     RemoveStream,
     RemoveTopic,
+    ReplaceNode,
     StreamInfo,
+    SyncLogStream,
     TopicInfo,
 )
-from varlog.types import LogStreamID, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
 
 LOOK_AGAIN: Final = 0.05
 MANAGER_SECONDS: Final = 2.0
 """How long a manager that was started just now may take to register."""
 NO_MANAGER: Final = "no manager has registered with the cluster; start one with `vms start`"
+
+
+class LostRange(NamedTuple):
+    """What no replica of a log stream has any more: those of its entries from `begin` up to `end` (exclusive)."""
+
+    begin: GLSN
+    end: GLSN
 
 
 class Admin:
@@ -59,6 +83,35 @@ class Admin:
     async def remove_node(self, snid: int, *, timeout: float | None = None) -> None:
         """Take out a node that has no replica of any log stream."""
         await self._manage(lambda request: RemoveNode(request, StorageNodeID(snid)), self._deadline(timeout))
+
+    async def drain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
+        """Let the manager take all replicas off a node: to other nodes, or away where enough are left without. Returns
+        when that is decided; it is done when no log stream has the node among its `replicas`. `Conflict` if a log
+        stream would be left with fewer than its topic's `min_replicas`."""
+        return await self._draining(snid, False, timeout)
+
+    async def undrain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
+        """Let a node have replicas again, whether it was drained to the end or not."""
+        return await self._draining(snid, True, timeout)
+
+    async def _draining(self, snid: int, undo: bool, timeout: float | None) -> NodeInfo:
+        deadline = self._deadline(timeout)
+        await self._manage(lambda request: DrainNode(request, StorageNodeID(snid), undo), deadline)
+        metadata = await self._refreshed(deadline)
+        return next((node for node in metadata.nodes if node.snid == snid), NodeInfo(StorageNodeID(snid)))
+
+    async def replace_node(self, snid: int, by: int, *, timeout: float | None = None) -> list[StreamInfo]:
+        """Let one node take the place of another: every replica of the other moves there, and the other gets none any
+        more. Returns the log streams that move; it is done when none is `joining` there any more. A node that is dead
+        can be replaced as well."""
+        deadline = self._deadline(timeout)
+
+        def request_of(request: int) -> Message:
+            return ReplaceNode(request, StorageNodeID(snid), StorageNodeID(by))
+
+        await self._manage(request_of, deadline)
+        metadata = await self._refreshed(deadline)
+        return [stream for stream in metadata.streams if stream.joining == by]
 
     async def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
         """The registered storage nodes."""
@@ -111,11 +164,65 @@ class Admin:
         replicas = tuple(map(StorageNodeID, nodes))
         lsid = await self._manage(lambda request: AddStream(request, topic, replicas), deadline)
         metadata = await self._running(lambda stream: stream.lsid == lsid, 1, deadline)
-        return next(stream for stream in metadata.streams if stream.lsid == lsid)
+        return _stream(metadata, lsid)
 
     async def remove_stream(self, lsid: int, *, timeout: float | None = None) -> None:
         """Delete a log stream that holds no entry a reader could ask for."""
         await self._manage(lambda request: RemoveStream(request, LogStreamID(lsid)), self._deadline(timeout))
+
+    async def seal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
+        """Seal a log stream and keep it so: it takes no appends, and can be read, until `unseal_stream`."""
+        return await self._hold(lsid, True, timeout)
+
+    async def unseal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
+        """Let a log stream that `seal_stream` sealed run again; waits until it does. `Conflict` if it was not sealed
+        that way: one that the manager sealed runs again by itself."""
+        deadline = self._deadline(timeout)
+        await self._manage(lambda request: HoldLogStream(request, LogStreamID(lsid), False), deadline)
+        metadata = await self._running(lambda stream: stream.lsid == lsid, 1, deadline, "unsealed")
+        return _stream(metadata, lsid)
+
+    async def _hold(self, lsid: int, seal: bool, timeout: float | None) -> StreamInfo:
+        deadline = self._deadline(timeout)
+        await self._manage(lambda request: HoldLogStream(request, LogStreamID(lsid), seal), deadline)
+        return _stream(await self._refreshed(deadline), lsid)
+
+    async def sync_stream(self, lsid: int, target: int, *, source: int = 0, timeout: float | None = None) -> int:
+        """Let the replica on node `target` copy what it lacks from the one on node `source`, or from one that the
+        manager chooses (M9). Returns how far it is, in percent. Ask again until that is 100, at least every few
+        seconds: a copy that nobody asks for is given up. The manager does this by itself for every replica that needs
+        it."""
+
+        def request_of(request: int) -> Message:
+            return SyncLogStream(request, LogStreamID(lsid), StorageNodeID(target), StorageNodeID(source))
+
+        return await self._manage(request_of, self._deadline(timeout))
+
+    async def move_replica(
+        self, lsid: int, *, to: int = 0, away_from: int = 0, timeout: float | None = None
+    ) -> StreamInfo:
+        """Let a log stream have a replica on node `to`, and none on node `away_from` any more. The new one copies the
+        log first, while appends go on. Returns when that is decided; it is done when the log stream is neither
+        `joining` nor `leaving`. With neither of them a move that is under way is given up."""
+        deadline = self._deadline(timeout)
+
+        def request_of(request: int) -> Message:
+            return MoveReplica(request, LogStreamID(lsid), StorageNodeID(to), StorageNodeID(away_from))
+
+        await self._manage(request_of, deadline)
+        return _stream(await self._refreshed(deadline), lsid)
+
+    async def declare_lost(
+        self, lsid: int, *, gone: Sequence[int] = (), dry_run: bool = False, timeout: float | None = None
+    ) -> LostRange:
+        """Declare lost what no replica of a sealed log stream has any more, for good: readers get `errors.Lost` there
+        instead of waiting, and go on behind it. Refused while a node that does not answer may have it, unless that node
+        is among `gone`: the nodes that will never come back. With `dry_run` it only tells what would be lost."""
+        deadline = self._deadline(timeout)
+        nodes = tuple(map(StorageNodeID, gone))
+        begin = await self._manage(lambda request: DeclareLost(request, LogStreamID(lsid), nodes, dry_run), deadline)
+        stream = _stream(await self._refreshed(deadline), lsid)
+        return LostRange(GLSN(begin), GLSN(stream.last_glsn + 1))
 
     async def streams(self, topic: str | None = None, *, timeout: float | None = None) -> list[StreamInfo]:
         """The log streams of a topic, or of all."""
@@ -128,6 +235,13 @@ class Admin:
         raise errors.UnknownTopic(f"there is no topic {topic!r}")
 
     # The cluster
+
+    async def diagnose(self, *, timeout: float | None = None) -> list[Finding]:
+        """What the manager sees that is not as it should be, since when, what it does about it, and what only a person
+        can do; nothing if all is well."""
+        answer = await self._ask_manager(Diagnose, self._deadline(timeout), changes=False)
+        assert isinstance(answer, Diagnosis)
+        return list(answer.findings)
 
     async def manager(self, *, timeout: float | None = None) -> str:
         """Where the manager is, once it can be reached; `Unreachable` says why it cannot."""
@@ -142,7 +256,10 @@ class Admin:
 
     async def metadata(self, *, timeout: float | None = None) -> Metadata:
         """The present state of the cluster, all of one version."""
-        await self._session.refreshed(self._deadline(timeout))
+        return await self._refreshed(self._deadline(timeout))
+
+    async def _refreshed(self, deadline: float) -> Metadata:
+        await self._session.refreshed(deadline)
         assert self._session.metadata is not None
         return self._session.metadata
 
@@ -152,6 +269,11 @@ class Admin:
 
     async def _manage(self, build: Callable[[int], Message], deadline: float) -> int:
         """Have the manager do something; the id of what it made."""
+        answer = await self._ask_manager(build, deadline, changes=True)
+        assert isinstance(answer, Managed)
+        return answer.value
+
+    async def _ask_manager(self, build: Callable[[int], Message], deadline: float, *, changes: bool) -> Message:
         session = self._session
         give_up = min(deadline, session.loop.time() + MANAGER_SECONDS)
         while (manager := session.manager()) is None:
@@ -159,22 +281,20 @@ class Admin:
                 raise errors.Unreachable(NO_MANAGER)
             await asyncio.sleep(LOOK_AGAIN)
             await session.refreshed(deadline)
-        answer = await session.asking.ask(build, deadline, of=manager, repeats=False, changes=True)
-        assert isinstance(answer, Managed)
-        return answer.value
+        return await session.asking.ask(build, deadline, of=manager, repeats=not changes, changes=changes)
 
-    async def _running(self, wanted: Callable[[StreamInfo], bool], count: int, deadline: float) -> Metadata:
+    async def _running(
+        self, wanted: Callable[[StreamInfo], bool], count: int, deadline: float, what: str = "made"
+    ) -> Metadata:
         """Wait until so many log streams run."""
         while True:
-            await self._session.refreshed(deadline)
-            metadata = self._session.metadata
-            assert metadata is not None
+            metadata = await self._refreshed(deadline)
             found = [stream for stream in metadata.streams if wanted(stream)]
             if len(found) >= count and all(stream.status is StreamStatus.RUNNING for stream in found):
                 return metadata
             if self._session.loop.time() + LOOK_AGAIN > deadline:
                 states = ", ".join(f"log stream {stream.lsid} is {stream.status.name}" for stream in found)
-                raise errors.DeadlineExceeded(f"made, but not running yet: {states}; see `varlog status`")
+                raise errors.DeadlineExceeded(f"{what}, but not running yet: {states}; see `varlog status`")
             await asyncio.sleep(LOOK_AGAIN)
 
     def _deadline(self, timeout: float | None) -> float:
@@ -185,6 +305,13 @@ class Admin:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _stream(metadata: Metadata, lsid: int) -> StreamInfo:
+    for stream in metadata.streams:
+        if stream.lsid == lsid:
+            return stream
+    raise errors.UnknownLogStream(f"log stream {lsid} was removed meanwhile")
 
 
 def admin(
