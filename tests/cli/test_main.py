@@ -21,6 +21,8 @@ COMMANDS = [
     *((name,) for name in ("append", "read", "tail", "subscribe", "trim", "dev", "status", "bench", "demo", "sim")),
     ("secret", "new"),
     *((family, verb) for family in FAMILIES for verb in ("add", "list", "describe", "remove")),
+    *(("stream", verb) for verb in ("seal", "unseal", "sync", "move", "declare-lost")),
+    *(("node", verb) for verb in ("drain", "undrain", "replace")),
 ]
 CALL = re.compile(r"\bvarlog ([^|>)#]+)")
 
@@ -47,7 +49,7 @@ def test_help_lists_every_command(bare: Shell) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_help_teaches_a_command(bare: Shell, command: tuple[str, ...]) -> None:
-    page = PAGES["_".join(command).upper()]
+    page = PAGES["_".join(command).upper().replace("-", "_")]
     told = " ".join(bare.run(*command, "--help").text.split())
     assert " ".join(page.about.split()) in told
     if command != ("demo",):
@@ -87,6 +89,9 @@ def examples_in(line: str) -> list[str]:
         ("append", "--timeout", "0", "x"),
         ("node", "add"),
         ("stream", "describe", "0"),
+        ("stream", "sync", "1"),
+        ("stream", "move", "1", "--to", "0"),
+        ("node", "replace", "1"),
     ],
     ids=" ".join,
 )

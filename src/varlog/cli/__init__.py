@@ -56,6 +56,11 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "add": manual.STREAM_ADD,
             "list": manual.STREAM_LIST,
             "describe": manual.STREAM_DESCRIBE,
+            "seal": manual.STREAM_SEAL,
+            "unseal": manual.STREAM_UNSEAL,
+            "sync": manual.STREAM_SYNC,
+            "move": manual.STREAM_MOVE,
+            "declare-lost": manual.STREAM_DECLARE_LOST,
             "remove": manual.STREAM_REMOVE,
         },
     ),
@@ -65,12 +70,15 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "add": manual.NODE_ADD,
             "list": manual.NODE_LIST,
             "describe": manual.NODE_DESCRIBE,
+            "drain": manual.NODE_DRAIN,
+            "undrain": manual.NODE_UNDRAIN,
+            "replace": manual.NODE_REPLACE,
             "remove": manual.NODE_REMOVE,
         },
     ),
     "secret": (manual.SECRET, {"new": manual.SECRET_NEW}),
 }
-"""Commands of two words: `varlog topic add` is `varlog.cli.topic.add_topic`."""
+"""Commands of two words: `varlog topic add` is `varlog.cli.topic.add_topic`, a dash is an underscore."""
 
 
 def _application() -> App:
@@ -90,7 +98,7 @@ def _application() -> App:
     for name, (page, commands) in _FAMILIES.items():
         family = App(name=name, group=_CLUSTER, help=page.about, help_epilogue=page.examples)
         for verb, subpage in commands.items():
-            path = f"varlog.cli.{name}:{verb}_{name}"
+            path = f"varlog.cli.{name}:{verb.replace('-', '_')}_{name}"
             family.command(path, name=verb, help=subpage.about, help_epilogue=subpage.examples)
         top.command(family)
     return top

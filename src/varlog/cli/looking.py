@@ -41,16 +41,21 @@ async def metadata_of(at: Cluster, admin: Admin) -> Metadata:
 
 
 async def look(at: Cluster) -> Seen:
+    """Connect and ask everybody."""
+    async with at.admin() as admin:
+        return await see(at, admin)
+
+
+async def see(at: Cluster, admin: Admin) -> Seen:
     """Ask everybody."""
     seconds = min(NODE_SECONDS, at.patience)
-    async with at.admin() as admin:
-        metadata = await metadata_of(at, admin)
-        snids = [node.snid for node in metadata.nodes]
-        manager, *answers = await asyncio.gather(
-            admin.manager(timeout=seconds),
-            *(admin.node(snid, timeout=seconds) for snid in snids),
-            return_exceptions=True,
-        )
+    metadata = await metadata_of(at, admin)
+    snids = [node.snid for node in metadata.nodes]
+    manager, *answers = await asyncio.gather(
+        admin.manager(timeout=seconds),
+        *(admin.node(snid, timeout=seconds) for snid in snids),
+        return_exceptions=True,
+    )
     infos: dict[int, Info] = {}
     silent: dict[int, str] = {}
     for snid, answer in zip(snids, answers, strict=True):

@@ -1,4 +1,4 @@
-"""`varlog node`: register, list, describe and remove storage nodes."""
+"""`varlog node`: register, list, describe, drain, replace and remove storage nodes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from varlog.cli import records
-from varlog.cli.looking import metadata_of
+from varlog.cli.following import NoWait, follow
+from varlog.cli.looking import Seen, metadata_of, see
 from varlog.cli.options import USUAL_CLUSTER, Cluster, Identifier
 from varlog.cli.output import Column, size_of
+from varlog.core.messages import StreamInfo
 
 SNID = Annotated[Identifier, Parameter(metavar="SNID")]
+_DRAINING = ("being drained", "drained")
 
 
 async def add_node(
@@ -39,11 +42,26 @@ async def list_node(*, at: Cluster = USUAL_CLUSTER) -> None:
     replicas = Counter(snid for stream in metadata.streams for snid in stream.replicas)
     for node in metadata.nodes:
         at.output.record(
-            {"id": node.snid, "address": node.address, "volumes": node.volumes, "replicas": replicas[node.snid]}
+            {
+                "id": node.snid,
+                "address": node.address,
+                "volumes": node.volumes,
+                "replicas": replicas[node.snid],
+                "draining": node.is_draining,
+            }
         )
     at.output.table(
-        (Column("node", right=True), "address", Column("replicas", right=True), "volumes"),
-        [(node.snid, node.address or "-", replicas[node.snid], ", ".join(node.volumes)) for node in metadata.nodes],
+        (Column("node", right=True), "address", Column("replicas", right=True), "volumes", "remarks"),
+        [
+            (
+                node.snid,
+                node.address or "-",
+                replicas[node.snid],
+                ", ".join(node.volumes),
+                _DRAINING[replicas[node.snid] == 0] if node.is_draining else "",
+            )
+            for node in metadata.nodes
+        ],
     )
 
 
@@ -65,10 +83,20 @@ async def describe_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:
         {"path": volume.path, "total_bytes": volume.total_bytes, "free_bytes": volume.free_bytes}
         for volume in info.volumes
     ]
+    draining = any(node.snid == snid and node.is_draining for node in metadata.nodes)
     output.record(
-        {"id": snid, "address": info.address, "boot": info.boot, "volumes": volumes, "replica_states": replicas}
+        {
+            "id": snid,
+            "address": info.address,
+            "boot": info.boot,
+            "draining": draining,
+            "identified": info.is_identified,
+            "volumes": volumes,
+            "replica_states": replicas,
+        }
     )
-    output.line(f"storage node {snid} at {info.address}")
+    remark = "" if info.is_identified else ", without its secret: it has lost its disks, or was never added"
+    output.line(f"storage node {snid} at {info.address}{', being drained' if draining else ''}{remark}")
     output.line()
     output.table(
         ("volume", Column("free", right=True), Column("of", right=True)),
@@ -77,6 +105,81 @@ async def describe_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:
     output.line()
     columns = (Column("log stream", right=True), *records.REPLICA_COLUMNS)
     output.table(columns, [(replica.log_stream, *records.replica_row(replica)) for replica in replicas])
+
+
+async def drain_node(snid: SNID, /, *, no_wait: NoWait = False, at: Cluster = USUAL_CLUSTER) -> None:
+    """Drain a node.
+
+    Parameters
+    ----------
+    snid
+        Its id.
+    """
+
+    def remaining(seen: Seen) -> list[StreamInfo]:
+        return [stream for stream in seen.metadata.streams if snid in stream.replicas and not stream.lost_end]
+
+    async with at.admin() as admin:
+        await admin.drain_node(snid, timeout=at.patience)
+        seen = await (see(at, admin) if no_wait else follow(at, admin, f"draining node {snid}", remaining))
+    left = len(remaining(seen))
+    at.output.record({"node": snid, "draining": True, "replicas": left})
+    if left:
+        at.output.line(f"storage node {snid} is being drained; it has {left} replicas to give away")
+    else:
+        at.output.line(f"storage node {snid} is drained; take it out with: varlog node remove {snid}")
+
+
+async def undrain_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:
+    """Let a node have replicas again.
+
+    Parameters
+    ----------
+    snid
+        Its id.
+    """
+    async with at.admin() as admin:
+        await admin.undrain_node(snid, timeout=at.patience)
+        metadata = await metadata_of(at, admin)
+    replicas = sum(snid in stream.replicas for stream in metadata.streams)
+    at.output.record({"node": snid, "draining": False, "replicas": replicas})
+    at.output.line(f"storage node {snid} may have replicas again")
+
+
+async def replace_node(
+    snid: SNID,
+    /,
+    *,
+    by: Annotated[Identifier, Parameter(metavar="SNID")],
+    no_wait: NoWait = False,
+    at: Cluster = USUAL_CLUSTER,
+) -> None:
+    """Replace a node.
+
+    Parameters
+    ----------
+    snid
+        The id of the one that goes.
+    by
+        The id of the one that takes its place.
+    """
+
+    def remaining(seen: Seen) -> list[StreamInfo]:
+        streams = [stream for stream in seen.metadata.streams if not stream.lost_end]
+        return [stream for stream in streams if stream.joining == by or snid in stream.replicas]
+
+    async with at.admin() as admin:
+        await admin.replace_node(snid, by, timeout=at.patience)
+        title = f"replacing node {snid} by node {by}"
+        seen = await (see(at, admin) if no_wait else follow(at, admin, title, remaining))
+    left = len(remaining(seen))
+    at.output.record({"node": snid, "by": by, "replicas": left})
+    if left:
+        at.output.line(f"storage node {by} is taking the place of storage node {snid}: {left} replicas to go")
+    else:
+        at.output.line(
+            f"storage node {by} has the place of storage node {snid}; take that out with: varlog node remove {snid}"
+        )
 
 
 async def remove_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:

@@ -69,6 +69,15 @@ class StreamRecord(msgspec.Struct):
     """Ids of nodes."""
     llsn_end: int
     last_glsn: int
+    held: bool
+    """An operator keeps it sealed."""
+    joining: int
+    """The node where it is to have a replica, 0 for none,"""
+    leaving: int
+    """and the one where it is to have none any more."""
+    lost_begin: int
+    lost_end: int
+    """What it had in [lost_begin, lost_end) was declared lost; 0 if nothing was."""
 
 
 STREAM_COLUMNS: Final = (
@@ -80,6 +89,7 @@ STREAM_COLUMNS: Final = (
     Column("replicas"),
     Column("entries", right=True),
     Column("last GLSN", right=True),
+    Column("remarks"),
 )
 
 
@@ -93,6 +103,11 @@ def stream_record(stream: StreamInfo, metadata: Metadata) -> StreamRecord:
         replicas=stream.replicas,
         llsn_end=stream.llsn_end,
         last_glsn=stream.last_glsn,
+        held=stream.is_held,
+        joining=stream.joining,
+        leaving=stream.leaving,
+        lost_begin=stream.lost_begin,
+        lost_end=stream.lost_end,
     )
 
 
@@ -106,7 +121,22 @@ def stream_row(stream: StreamRecord) -> tuple[object, ...]:
         ", ".join(map(str, stream.replicas)) or "-",
         stream.llsn_end - 1,
         stream.last_glsn,
+        stream_remarks(stream),
     )
+
+
+def stream_remarks(stream: StreamRecord) -> str:
+    """What an operator wants of it, in a few words."""
+    remarks = []
+    if stream.lost_end:
+        remarks.append(f"GLSN {stream.lost_begin} to {stream.lost_end - 1} lost")
+    elif stream.held:
+        remarks.append("kept sealed")
+    if stream.joining:
+        remarks.append(f"node {stream.joining} joins")
+    if stream.leaving in stream.replicas:
+        remarks.append(f"node {stream.leaving} leaves")
+    return ", ".join(remarks)
 
 
 class ReplicaRecord(msgspec.Struct):
@@ -125,6 +155,14 @@ class ReplicaRecord(msgspec.Struct):
     """Entries that are committed and that it does not know to be."""
     waiting: int = 0
     """Entries on its disk that have no position yet."""
+    in_set: bool = True
+    """False of one that appends do not wait for: it was taken out, or is about to join."""
+    needs_sync: bool = False
+    """It lacks what only a copy from another replica can bring."""
+    source: int = 0
+    """The node it copies from at present, 0 for none,"""
+    source_end: int = 0
+    """and how far that one is."""
     volume: str = ""
     batches: int = 0
     entries: int = 0
@@ -143,6 +181,7 @@ REPLICA_COLUMNS: Final = (
     Column("behind", right=True),
     Column("waiting", right=True),
     Column("written", right=True),
+    Column("copying"),
     Column("volume"),
 )
 """Of a replica; the column before them says which one it is."""
@@ -162,6 +201,10 @@ def replica_record(stream: StreamInfo | None, node: int, replica: ReplicaInfo) -
         durable_end=replica.durable_end,
         behind=max(0, stream.llsn_end - replica.committed_end) if stream is not None else 0,
         waiting=max(0, replica.durable_end - replica.committed_end),
+        in_set=stream is None or node in stream.replicas,
+        needs_sync=replica.needs_sync,
+        source=replica.source,
+        source_end=replica.source_end,
         volume=replica.volume,
         batches=stats.batches,
         entries=stats.entries,
@@ -175,17 +218,24 @@ def replica_record(stream: StreamInfo | None, node: int, replica: ReplicaInfo) -
 
 def replica_row(replica: ReplicaRecord) -> tuple[object, ...]:
     if not replica.answers:
-        return ("", "does not answer", "", "", "", "", "", "")
+        return ("", "does not answer", "", "", "", "", "", "", "")
     return (
-        replica.state,
+        replica.state if replica.in_set else f"{replica.state}, outside",
         "ok" if replica.healthy else replica.fault or "in need of repair",
         replica.epoch,
         replica.committed_end - 1,
         replica.behind,
         replica.waiting,
         size_of(replica.bytes),
+        f"{percent_of(replica)} % from {replica.source}" if replica.source else "",
         replica.volume,
     )
+
+
+def percent_of(replica: ReplicaRecord) -> int:
+    """How much it has of what it copies."""
+    wanted = replica.source_end - 1
+    return min(100, 100 * (replica.committed_end - 1) // wanted) if wanted > 0 else 100
 
 
 def fault_of(replica: ReplicaInfo) -> str:
@@ -206,3 +256,13 @@ def replicas_of(stream: StreamInfo, infos: dict[int, Info]) -> list[ReplicaRecor
         else:
             records.append(ReplicaRecord(node=snid, log_stream=stream.lsid, answers=False))
     return records
+
+
+def outsiders_of(stream: StreamInfo, infos: dict[int, Info]) -> list[ReplicaRecord]:
+    """The replicas of a log stream that are not in its set: they were taken out of it, or are about to join."""
+    return [
+        replica_record(stream, snid, replica)
+        for snid, info in sorted(infos.items())
+        for replica in info.replicas
+        if replica.lsid == stream.lsid and snid not in stream.replicas
+    ]
