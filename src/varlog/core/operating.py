@@ -303,6 +303,7 @@ def _source(
 
 
 def _percent(reply: SyncReply) -> int:
+    """A copy that has not begun yet, because cuts may still bring what is lacking, is at 0."""
     if reply.is_complete:
         return 100
-    return min(99, 100 * (reply.copied_end - 1) // max(1, reply.source_end - 1))
+    return min(99, 100 * max(0, reply.copied_end - 1) // max(1, reply.source_end - 1))
