@@ -35,24 +35,27 @@ def scrub(
     fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: int, end: int | None, pace: Pace = at_once
 ) -> Iterator[Corrupt]:
     """Everything up to `end` of segment number `newest` (None if it is closed), and the records beside the segments."""
+    names = fs.listdir(directory)  # before the record: what that keeps was not deleted yet
+    segments = {parsed[0]: name for name in names if (parsed := parse_segment_name(name)) is not None}
     try:
         record = trim.read_record(fs, directory, identity)
+        first = record.first_seq if record is not None else 1
     except Corrupt as e:
         yield e
-        record = None
-    first = record.first_seq if record is not None else 0
+        first = min(segments, default=newest)
     if not _is_mark_whole(fs, directory):
         yield Corrupt("a damaged mark", segment=MARK_NAME, offset=0)
-    for name in fs.listdir(directory):
-        parsed = parse_segment_name(name)
-        if parsed is None or not first <= parsed[0] <= newest:
+    for seq in range(first, newest + 1):
+        name = segments.get(seq)
+        if name is None:
+            yield Corrupt("a segment is missing", segment=f"{seq:010d}-*.seg", offset=0)
             continue
         try:
             file = fs.open(f"{directory}/{name}")
         except FileNotFoundError:
             continue  # trimmed meanwhile
         try:
-            yield from _Walk(file, name, identity, end if parsed[0] == newest else None, pace).findings()
+            yield from _Walk(file, name, identity, end if seq == newest else None, pace).findings()
         except OSError as e:
             yield Corrupt(f"unreadable bytes ({e})", segment=name, offset=0)
         finally:
