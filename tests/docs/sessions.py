@@ -3,7 +3,8 @@
 A page tells one story in one directory, from top to bottom. Of its fenced blocks
 
 - `console` is a session: a line that begins with `$ ` is a command, what follows is what it prints. A command that goes
-  on (`varlog dev`, `tail -f`, a daemon with `&`) is left running until the page ends;
+  on (`varlog dev`, `tail -f`, a daemon with `&`) is left running until the page ends, or until a `kill -9 %?WORD` finds
+  WORD in it, as the shell's job control does;
 - `python` is a program, run in that directory;
 - `text`, directly after one of these, is what the program prints, or what the command that goes on prints further;
 - `toml` that begins with a comment of a file's name is that file.
@@ -40,6 +41,7 @@ _PORT: Final = re.compile(r"(?<=:)9[01]9\d\b")
 _EXPORT: Final = re.compile(r"export (\w+)=(\S+)")
 _GOES_ON: Final = re.compile(r"varlog dev\b|.* -f\b|.*&$", re.DOTALL)
 _LOG_OF_DAEMON: Final = re.compile(r"2> (\S+) &$")
+_KILL: Final = re.compile(r"kill (?:-(\d+) )?%\?(\S+)")
 _VARYING: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]+Z?"), "TIME"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
@@ -102,7 +104,8 @@ def align(shown: Sequence[str], real: Sequence[str], *, numbers_vary: bool = Fal
 class _Running:
     """A command that goes on."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+    def __init__(self, command: str, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.command = command
         self._process = process
         self._output = output
         self._seen = 0
@@ -117,8 +120,12 @@ class _Running:
     def _lines(self) -> list[str]:
         return [line.rstrip("\n") for line in self._output.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
-    def end(self) -> None:
-        self._process.send_signal(signal.SIGINT)
+    @property
+    def is_over(self) -> bool:
+        return self._process.poll() is not None
+
+    def end(self, number: int = signal.SIGINT) -> None:
+        self._process.send_signal(number)
         try:
             self._process.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -159,6 +166,9 @@ class Terminal:
             lines += [f"$ {line}" if number == 0 else line for number, line in enumerate(command.split("\n"))]
             if exported := _EXPORT.fullmatch(command):
                 self._environment[exported[1]] = exported[2]
+            elif killed := _KILL.fullmatch(command):
+                (job,) = [job for job in self._running if killed[2] in job.command and not job.is_over]
+                job.end(int(killed[1] or signal.SIGTERM))
             elif _GOES_ON.fullmatch(command):
                 self._start(command)
                 lines += self.further(shown)
@@ -194,6 +204,10 @@ class Terminal:
         program = self._with_free_ports(command).removesuffix("&")
         if program.startswith("varlog dev"):
             program += " --port " + self._with_free_ports(":9092")[1:]
+        log = _LOG_OF_DAEMON.search(command)
+        path = self._directory / log[1] if log is not None else None
+        if path is not None:
+            path.unlink(missing_ok=True)  # it may be of a process before this one
         output = self._directory / f"output-{len(self._running)}"
         with output.open("wb") as file:
             process = subprocess.Popen(
@@ -204,10 +218,8 @@ class Terminal:
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
-        self._running.append(_Running(process, output))
-        log = _LOG_OF_DAEMON.search(command)
-        if log is not None:
-            path = self._directory / log[1]
+        self._running.append(_Running(command, process, output))
+        if path is not None:
             until(lambda: process.poll() is not None or (path.exists() and "ready" in path.read_text()))
 
     def _with_free_ports(self, text: str) -> str:
