@@ -37,6 +37,7 @@ from varlog.core.messages import (
     SealStream,
 )
 from varlog.core.routing import Routing
+from varlog.core.world import Memory, World
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, WriterID
 
 MANAGER = "manager"
@@ -142,6 +143,7 @@ class Stage:
         self._trace: list[str] = []
         self._asides: list[str] = []
         self._requests = count(1)
+        self._memory = Memory()
         self._version = 0
         """The last decision that was told."""
 
@@ -354,9 +356,10 @@ class Stage:
             for node in self._nodes.values()
             if node.alive
         }
-        metadata = describe(self._mr.repository.state, 0)
-        found = reconcile(metadata, infos, lambda: next(self._requests), lambda stream: stream.replicas[0])
-        self._flight += [Letter(MANAGER, step.address, step.message) for step in found]
+        world = World.of(describe(self._mr.repository.state, 0), infos, self._now)
+        self._memory.observe(world)
+        found = reconcile(world, self._memory, lambda: next(self._requests), lambda stream: stream.replicas[0])
+        self._flight += [Letter(MANAGER, step.address, step.message) for step in found if step.message is not None]
         return [step.sentence for step in found]
 
     def do_seal(self, lsid: str) -> None:

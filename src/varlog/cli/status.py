@@ -19,6 +19,7 @@ from varlog.cli.output import Column, Output, size_of
 from varlog.cli.records import ReplicaRecord, StreamRecord, TopicRecord
 from varlog.core.manager import reconcile
 from varlog.core.messages import NodeInfo, StreamInfo
+from varlog.core.world import Memory, World
 from varlog.types import StorageNodeID, StreamStatus
 
 _STREAM_COLUMNS: Final = (
@@ -82,7 +83,7 @@ def _state_of(seen: Seen) -> ClusterState:
         manager=metadata.manager,
         manager_answers=not seen.manager_error,
         problems=problems,
-        doing=[step.sentence for step in reconcile(metadata, infos, count(1).__next__)],
+        doing=[step.sentence for step in reconcile(World.of(metadata, infos), Memory(), count(1).__next__)],
         nodes=[_node_state(node, seen) for node in metadata.nodes],
         topics=[records.topic_record(topic, metadata) for topic in metadata.topics],
         streams=[_stream_state(stream, seen) for stream in metadata.streams],

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from varlog.core.messages import Info, Metadata, NodeInfo, ReplicaInfo, StreamInfo, TopicInfo
-from varlog.types import LogStreamID, ReplicaState, StorageNodeID, StreamStatus, TopicID
+from varlog.types import Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus, TopicID
 
 DEAD_AFTER: Final = 1.0
 """A node that has not answered for so long is taken for dead,"""
@@ -29,11 +29,19 @@ HEARD_AFTER: Final = 1.0
 """A manager that has not heard from the metadata repository for so long says nothing of others who have not."""
 
 SUSPECT_SECONDS: Final = 10.0
-"""A backup that was too slow for its primary stays outside of the set for so long, and twice as long each time more,"""
+"""A node that has let a log stream down stays out of its set for so long, and twice as long each time more,"""
 SUSPECT_SECONDS_MOST: Final = 300.0
 """but not longer than this;"""
 TRUST_AFTER: Final = 600.0
-"""and when it has been in step for so long, what was before is forgotten."""
+"""and when nothing has come up against it for so long, what was before is forgotten."""
+UNSEAL_PATIENCE: Final = 1.0
+"""How long a replica may take to run when it is told to; then its log stream is sealed again, to go on without it."""
+STORE_PATIENCE: Final = 2.0
+"""How long a replica may take to store what others have stored."""
+STUCK_AFTER: Final = 30.0
+"""A replica that copies, and has not got on for so long, is left alone for a while."""
+HOSTED_LATELY: Final = 10.0
+"""For how long it is known that a node had a replica outside of the set: one that is made anew is away meanwhile."""
 STARTED_LATELY: Final = 10.0
 """A backup whose node has been up for less was not slow when its primary missed it, but away."""
 
@@ -85,10 +93,11 @@ class World:
             snid: seen.get(snid) or NodeView(snid, is_connected=False) for snid in self.nodes
         }
         self.topics: dict[TopicID, TopicInfo] = {topic.tpid: topic for topic in metadata.topics}
-        self._hosted: dict[StorageNodeID, dict[LogStreamID, ReplicaInfo]] = {
-            snid: {replica.lsid: replica for replica in view.answer.replicas} if view.answer is not None else {}
-            for snid, view in self.views.items()
-        }
+        self._replicas: dict[LogStreamID, dict[StorageNodeID, ReplicaInfo]] = {}
+        for snid, view in self.views.items():
+            if view.answer is not None:
+                for replica in view.answer.replicas:
+                    self._replicas.setdefault(replica.lsid, {})[snid] = replica
 
     @classmethod
     def of(cls, metadata: Metadata, infos: Mapping[StorageNodeID, Info], now: float = 0.0) -> World:
@@ -97,9 +106,13 @@ class World:
         answers = [NodeView(snid, info, True) for snid, info in infos.items()]
         return cls(now, metadata, [*silent, *answers])
 
+    def replicas(self, lsid: LogStreamID) -> Mapping[StorageNodeID, ReplicaInfo]:
+        """The replicas of a log stream, in its set or out of it, on the nodes that answer."""
+        return self._replicas.get(lsid, {})
+
     def replica(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
         """What a node that answers says of its replica of a log stream."""
-        return self._hosted.get(snid, {}).get(lsid)
+        return self.replicas(lsid).get(snid)
 
     def answers(self, snid: StorageNodeID) -> bool:
         view = self.views.get(snid)
@@ -109,6 +122,11 @@ class World:
         view = self.views.get(snid)
         return view is None or view.is_dead
 
+    def hangs(self, snid: StorageNodeID) -> bool:
+        """Whether a node is taken for dead though its connection is open."""
+        view = self.views.get(snid)
+        return view is not None and view.is_dead and view.is_connected
+
     def is_identified(self, snid: StorageNodeID) -> bool:
         """Whether a node that answers is who it was (B11). One that never was given a secret need not prove it."""
         view, node = self.views.get(snid), self.nodes.get(snid)
@@ -116,9 +134,16 @@ class World:
             return False
         return view.answer.is_identified or node.generation == 0
 
-    def hosts(self, lsid: LogStreamID) -> list[StorageNodeID]:
-        """The nodes that answer and have a replica of a log stream, in the set or out of it."""
-        return [snid for snid, replicas in self._hosted.items() if lsid in replicas]
+    def late(self, stream: StreamInfo) -> list[StorageNodeID]:
+        """Who keeps a log stream that is being unsealed from running: its backups, and when all of them run its
+        primary, which is told last."""
+        known = self.replicas(stream.lsid)
+        late = [
+            snid
+            for snid in stream.replicas
+            if snid not in known or (known[snid].state, known[snid].epoch) != (ReplicaState.RUNNING, stream.epoch)
+        ]
+        return [snid for snid in late if snid != stream.primary] or late
 
     def factor(self, stream: StreamInfo) -> int:
         """How many replicas a log stream is to have."""
@@ -148,95 +173,24 @@ class Sight(Enum):
     """(log stream, epoch)"""
     UNSEALING = auto()
     """(log stream, epoch)"""
+    STILL = auto()
+    """(log stream, committed end): it runs, and nothing is committed."""
+    STALLED = auto()
+    """(log stream, committed end): the same, though all its replicas have stored more."""
+    STORES_NOTHING = auto()
+    """(log stream, node, committed end): the same, as this replica has stored nothing more, though another one has."""
     SHORT = auto()
     """(log stream): it has fewer replicas than it is to have."""
-    STALLED = auto()
-    """(log stream, committed end): all replicas of a running log stream have stored more, and no cut commits it."""
     UNHEALTHY = auto()
     """(log stream, node): the replica has failed, or is corrupt."""
     MISSING = auto()
     """(log stream, node): a node of the set answers, and has no replica."""
-    COPYING = auto()
-    """(log stream, node, committed end): the replica copies from another; dated anew whenever it gets on."""
+    BEHIND = auto()
+    """(log stream, node, committed end): a sound replica outside of the set lacks something; dated anew whenever it
+    gets on."""
 
 
 Key = tuple[Sight, *tuple[int, ...]]
-
-
-class Suspicion(NamedTuple):
-    """A backup was too slow for its primary."""
-
-    times: int
-    epoch: int
-    """In which it was so last."""
-    until: float
-    """It is not taken into the set before."""
-
-
-class Memory:
-    """See the module's text."""
-
-    def __init__(self) -> None:
-        self._since: dict[Key, float] = {}
-        self._boots: dict[StorageNodeID, tuple[int, float]] = {}
-        self._suspicions: dict[tuple[LogStreamID, StorageNodeID], Suspicion] = {}
-
-    def observe(self, world: World) -> None:
-        """Look at a world. What is in it and was not before is dated now; what is no more is forgotten."""
-        self._since = {key: self._since.get(key, world.now) for key in sights(world)}
-        self._observe_boots(world)
-        self._observe_suspects(world)
-
-    def seconds(self, now: float, sight: Sight, *numbers: int) -> float | None:
-        """For how long something has been so; None if it is not."""
-        since = self._since.get((sight, *numbers))
-        return None if since is None else now - since
-
-    def has_lasted(self, seconds: float, now: float, sight: Sight, *numbers: int) -> bool:
-        """Whether something has been so for that long."""
-        lasted = self.seconds(now, sight, *numbers)
-        return lasted is not None and lasted >= seconds
-
-    def suspicion(self, lsid: LogStreamID, snid: StorageNodeID) -> Suspicion | None:
-        """What is held against a backup of a log stream."""
-        return self._suspicions.get((lsid, snid))
-
-    def is_suspect(self, now: float, lsid: LogStreamID, snid: StorageNodeID) -> bool:
-        """Whether a node is to stay out of a log stream's set for now, if others suffice."""
-        suspicion = self._suspicions.get((lsid, snid))
-        return suspicion is not None and now < suspicion.until
-
-    def _observe_boots(self, world: World) -> None:
-        boots = {}
-        for snid, view in world.views.items():
-            before = self._boots.get(snid)
-            if view.info is not None and (before is None or before[0] != view.info.boot):
-                before = view.info.boot, world.now
-            if before is not None:
-                boots[snid] = before
-        self._boots = boots
-
-    def _observe_suspects(self, world: World) -> None:
-        for stream in world.metadata.streams:
-            for accuser in stream.replicas:
-                replica = world.replica(accuser, stream.lsid)
-                if replica is not None and replica.suspect in stream.replicas:
-                    self._suspect(world.now, stream.lsid, replica.suspect, replica.epoch)
-        present = {stream.lsid: stream for stream in world.metadata.streams}
-        self._suspicions = {
-            (lsid, snid): suspicion
-            for (lsid, snid), suspicion in self._suspicions.items()
-            if lsid in present and snid in world.nodes and world.now < suspicion.until + TRUST_AFTER
-        }
-
-    def _suspect(self, now: float, lsid: LogStreamID, snid: StorageNodeID, epoch: int) -> None:
-        before = self._suspicions.get((lsid, snid))
-        _, started = self._boots.get(snid, (0, now))
-        if now - started < STARTED_LATELY or (before is not None and before.epoch >= epoch):
-            return
-        times = before.times + 1 if before is not None else 1
-        seconds = min(SUSPECT_SECONDS * 2 ** (times - 1), SUSPECT_SECONDS_MOST)
-        self._suspicions[lsid, snid] = Suspicion(times, epoch, now + seconds)
 
 
 def sights(world: World) -> Iterator[Key]:
@@ -265,23 +219,165 @@ def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
         case StreamStatus.UNSEALING:
             yield Sight.UNSEALING, stream.lsid, stream.epoch
         case StreamStatus.RUNNING:
-            replicas = [world.replica(snid, stream.lsid) for snid in stream.replicas]
-            stored = [replica.durable_end for replica in replicas if replica is not None]
-            if len(stored) == len(replicas) and min(stored) > stream.llsn_end:
+            yield Sight.STILL, stream.lsid, stream.llsn_end
+            known = world.replicas(stream.lsid)
+            stored = {snid for snid, replica in known.items() if replica.durable_end > stream.llsn_end}
+            if stored.issuperset(stream.replicas):
                 yield Sight.STALLED, stream.lsid, stream.llsn_end
+            elif not stored.isdisjoint(stream.replicas):
+                for snid in stream.replicas:
+                    if snid in known and snid not in stored:
+                        yield Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end
 
 
 def _sights_of_replicas(world: World, stream: StreamInfo) -> Iterator[Key]:
     if stream.replicas and len(stream.replicas) < world.factor(stream):
         yield Sight.SHORT, stream.lsid
+    known = world.replicas(stream.lsid)
     for snid in stream.replicas:
-        if world.answers(snid) and world.replica(snid, stream.lsid) is None:
+        if snid not in known and world.answers(snid):
             yield Sight.MISSING, stream.lsid, snid
-    for snid in world.hosts(stream.lsid):
-        replica = world.replica(snid, stream.lsid)
-        if replica is None:
-            continue
+    for snid, replica in known.items():
         if not replica.healthy:
             yield Sight.UNHEALTHY, stream.lsid, snid
-        if replica.source and replica.state is ReplicaState.SEALING:
-            yield Sight.COPYING, stream.lsid, snid, replica.committed_end
+        elif snid not in stream.replicas and replica.committed_end < stream.llsn_end:
+            yield Sight.BEHIND, stream.lsid, snid, replica.committed_end
+
+
+class Suspicion(NamedTuple):
+    """A node has let a log stream down lately, and stays out of its set for a while if others suffice."""
+
+    why: str
+    """What it did, in a clause that follows its name."""
+    times: int
+    epoch: Epoch
+    """Of the log stream, when it did so last."""
+    until: float
+
+
+class Memory:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self._since: dict[Key, float] = {}
+        self._boots: dict[StorageNodeID, tuple[int, float]] = {}
+        self._suspicions: dict[tuple[LogStreamID, StorageNodeID], Suspicion] = {}
+        self._joining: dict[LogStreamID, tuple[Epoch, frozenset[StorageNodeID]]] = {}
+        """Who was told of the seal of an epoch and was not in the set: it was to join."""
+        self._hosted: dict[LogStreamID, dict[StorageNodeID, float]] = {}
+        """When replicas outside of their sets were last seen."""
+
+    def observe(self, world: World) -> None:
+        """Look at a world. What is in it and was not before is dated now; what is no more is forgotten."""
+        self._since = {key: self._since.get(key, world.now) for key in sights(world) if self._is_dated(world, key)}
+        self._observe_boots(world)
+        streams = {stream.lsid: stream for stream in world.metadata.streams}
+        for stream in streams.values():
+            for snid, epoch, why in self._let_down(world, stream):
+                self._suspect(world.now, stream.lsid, snid, epoch, why)
+        self._joining = dict(_joining(world))
+        self._hosted = {lsid: hosts for lsid, stream in streams.items() if (hosts := self._hosts(world, stream))}
+        self._suspicions = {
+            (lsid, snid): suspicion
+            for (lsid, snid), suspicion in self._suspicions.items()
+            if lsid in streams and snid in world.nodes and world.now < suspicion.until + TRUST_AFTER
+        }
+
+    def seconds(self, now: float, sight: Sight, *numbers: int) -> float | None:
+        """For how long something has been so; None if it is not."""
+        since = self._since.get((sight, *numbers))
+        return None if since is None else now - since
+
+    def has_lasted(self, seconds: float, now: float, sight: Sight, *numbers: int) -> bool:
+        """Whether something has been so for that long."""
+        lasted = self.seconds(now, sight, *numbers)
+        return lasted is not None and lasted >= seconds
+
+    def suspicion(self, lsid: LogStreamID, snid: StorageNodeID) -> Suspicion | None:
+        """What is held against a node, in one log stream."""
+        return self._suspicions.get((lsid, snid))
+
+    def is_suspect(self, now: float, lsid: LogStreamID, snid: StorageNodeID) -> bool:
+        suspicion = self._suspicions.get((lsid, snid))
+        return suspicion is not None and now < suspicion.until
+
+    def hosted_lately(self, lsid: LogStreamID) -> Iterable[StorageNodeID]:
+        """The nodes that have a replica of a log stream outside of its set, or had one a moment ago."""
+        return self._hosted.get(lsid, {}).keys()
+
+    def _hosts(self, world: World, stream: StreamInfo) -> dict[StorageNodeID, float]:
+        before = self._hosted.get(stream.lsid, {})
+        hosts = {snid: seen for snid, seen in before.items() if world.now - seen < HOSTED_LATELY}
+        hosts.update(dict.fromkeys(world.replicas(stream.lsid).keys() - stream.replicas, world.now))
+        return {snid: seen for snid, seen in hosts.items() if snid in world.nodes and snid not in stream.replicas}
+
+    def _is_dated(self, world: World, key: Key) -> bool:
+        """A replica that was not asked to copy, or is left alone for a while, is not blamed for not getting on."""
+        if key[0] is not Sight.BEHIND:
+            return True
+        numbers = key[1:]
+        lsid, snid = LogStreamID(numbers[0]), StorageNodeID(numbers[1])
+        began = key in self._since or bool(world.replicas(lsid)[snid].source)
+        return began and not self.is_suspect(world.now, lsid, snid)
+
+    def _observe_boots(self, world: World) -> None:
+        boots = {}
+        for snid, view in world.views.items():
+            before = self._boots.get(snid)
+            if view.info is not None and (before is None or before[0] != view.info.boot):
+                before = view.info.boot, world.now
+            if before is not None:
+                boots[snid] = before
+        self._boots = boots
+
+    def _let_down(self, world: World, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch, str]]:
+        """Who has let a log stream down, in the run that ends with which sealed epoch (0 if no run ends), and how."""
+        known = world.replicas(stream.lsid)
+        for snid in stream.replicas:
+            if snid in known and (suspect := known[snid].suspect) in stream.replicas:
+                if not self._started_lately(world, suspect):
+                    yield suspect, Epoch(known[snid].epoch | 1), "was too slow for its primary"
+            elif stream.status is StreamStatus.RUNNING and world.hangs(snid):
+                yield snid, Epoch(stream.epoch | 1), "stopped answering"
+        yield from self._slow(world, stream)
+        wanted = len(stream.replicas) < world.factor(stream) or stream.joining
+        for snid in known.keys() - stream.replicas if wanted else ():
+            if self.has_lasted(STUCK_AFTER, world.now, Sight.BEHIND, stream.lsid, snid, known[snid].committed_end):
+                yield snid, Epoch(0), f"copied nothing for {STUCK_AFTER:.0f} s"
+        epoch, joining = self._joining.get(stream.lsid, (Epoch(0), frozenset()))
+        if stream.epoch == epoch + 1:
+            for snid in joining - {*stream.replicas}:
+                yield snid, epoch, "was not ready when it was to join"
+
+    def _slow(self, world: World, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch, str]]:
+        sealed = Epoch(stream.epoch | 1)
+        if self.has_lasted(UNSEAL_PATIENCE, world.now, Sight.UNSEALING, stream.lsid, stream.epoch):
+            for snid in world.late(stream):
+                yield snid, sealed, "did not run when it was told to"
+        for snid in stream.replicas:
+            if self.has_lasted(STORE_PATIENCE, world.now, Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end):
+                yield snid, sealed, "stored nothing though others did"
+
+    def _started_lately(self, world: World, snid: StorageNodeID) -> bool:
+        """It was not slow when its primary missed it, but away."""
+        _, since = self._boots.get(snid, (0, world.now))
+        return world.now - since < STARTED_LATELY
+
+    def _suspect(self, now: float, lsid: LogStreamID, snid: StorageNodeID, epoch: Epoch, why: str) -> None:
+        before = self._suspicions.get((lsid, snid))
+        if before is None:
+            before = Suspicion("", 0, Epoch(0), now)
+        elif now < before.until or 0 < epoch <= before.epoch:
+            return  # it is known of this already
+        seconds = min(SUSPECT_SECONDS * 2**before.times, SUSPECT_SECONDS_MOST)
+        self._suspicions[lsid, snid] = Suspicion(why, before.times + 1, max(epoch, before.epoch), now + seconds)
+
+
+def _joining(world: World) -> Iterator[tuple[LogStreamID, tuple[Epoch, frozenset[StorageNodeID]]]]:
+    """Of every sealed log stream its epoch, and who outside of its set knows of the seal and has not reached it."""
+    for stream in world.metadata.streams:
+        if stream.status is StreamStatus.SEALED:
+            known = world.replicas(stream.lsid)
+            told = {snid for snid, replica in known.items() if replica.epoch == stream.epoch} - {*stream.replicas}
+            late = frozenset(snid for snid in told if known[snid].state is ReplicaState.SEALING)
+            yield stream.lsid, (stream.epoch, late)

@@ -140,6 +140,13 @@ _ScrubRate = Annotated[
         description="How much a node reads in a second while it looks for damage in its data, once a week; 0 is never.",
     ),
 ]
+_ReplaceAfter = Annotated[
+    Annotated[float, Meta(ge=0, le=86400)],
+    Meta(
+        title="seconds, from 0 to 86400",
+        description="How long a node that is away is waited for before another one gets its replicas.",
+    ),
+]
 
 
 class DaemonConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -192,6 +199,7 @@ class ManagerConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     advertise: _Advertise = None
     metadata_repository: _MetadataRepository = "127.0.0.1:9092"
     http: _Http = "127.0.0.1:9193"
+    replace_after: _ReplaceAfter = 30.0
 
 
 class Option(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from varlog.daemon.config import ManagerConfig
 from varlog.daemon.http import Health
+from varlog.daemon.metrics import Labelled
 from varlog.daemon.service import Service, run
 from varlog.manager.server import ManagerServer
 
@@ -17,7 +18,12 @@ def main(config: ManagerConfig) -> int:
             metrics = service.metrics
             metrics.gauge("varlog_nodes_registered", "Storage nodes registered.", lambda: len(manager.registered))
             metrics.gauge("varlog_nodes_answering", "Storage nodes that answer.", lambda: len(manager.answering))
-            metrics.counter("varlog_manager_steps", "Requests sent to bring log streams back.", lambda: manager.steps)
+            metrics.counters(
+                "varlog_manager_steps",
+                "Requests sent to bring log streams back.",
+                ("request",),
+                lambda: _steps(manager),
+            )
             await service.expose(lambda: health(manager))
             service.ready(manager.listening)
             await service.stop.wait()
@@ -25,6 +31,10 @@ def main(config: ManagerConfig) -> int:
             await manager.stop()
 
     return run(live, config)
+
+
+def _steps(manager: ManagerServer) -> Labelled:
+    return [((kind,), count) for kind, count in sorted(manager.sent.items())]
 
 
 def health(manager: ManagerServer) -> Health:

@@ -1,8 +1,10 @@
 """ManagerServer: the manager on an event loop.
 
-It asks the metadata repository and every storage node how they are, a few times a second, and sends what
-`varlog.core.manager` decides; when something it asked for has been done it looks again at once, so a restart flow of
-many steps takes as long as its messages. It keeps nothing: the next look at the world shows what has happened.
+It asks the metadata repository and every storage node how they are, and sends what `varlog.core.manager` decides. It
+looks twice a second at a cluster at rest, oftener while entries are appended, and ten times a second for a while when
+something has happened; and when something it asked for has been done it looks again at once, so a flow of many steps
+takes as long as its messages. It keeps nothing that another manager would need: the next look at the world shows what
+has happened.
 
 Operators' requests are conversations of `varlog.core.registration`; here they are carried, each with a deadline.
 """
@@ -11,12 +13,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Coroutine
 from typing import Final
 
 from varlog import errors, limits
-from varlog.core.address import METADATA_REPOSITORY, Address, node_address, unnamed_address
-from varlog.core.conversing import Answer, Conversation
+from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.identity import SECRET_BYTES, new_secret
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
@@ -25,6 +27,8 @@ from varlog.core.messages import (
     AddTopic,
     Decided,
     DeclareLost,
+    Diagnose,
+    Diagnosis,
     DrainNode,
     GetInfo,
     GetMetadata,
@@ -39,33 +43,49 @@ from varlog.core.messages import (
     RemoveNode,
     RemoveStream,
     RemoveTopic,
+    RenewNode,
     ReplaceNode,
     ReplicaReply,
     SyncLogStream,
     SyncReply,
 )
 from varlog.core.registration import Registrar
+from varlog.core.world import Memory, World
 from varlog.daemon import logs
 from varlog.daemon.config import ManagerConfig
 from varlog.daemon.peers import Peers, answers_ping
-from varlog.manager.asking import ANSWER_SECONDS, Asking
-from varlog.types import ClusterID, StorageNodeID
+from varlog.manager.asking import ANSWER_SECONDS
+from varlog.manager.carrying import Carrier, check_own
+from varlog.manager.doing import Doing
+from varlog.manager.lookout import Lookout
+from varlog.types import ClusterID, StorageNodeID, Version
 from varlog.wire.connection import Connection
 from varlog.wire.hello import Identity, Role
-from varlog.wire.link import Link, dial
+from varlog.wire.link import Link
 from varlog.wire.secret import Secret
 from varlog.wire.server import Server
 
-HEARTBEAT: Final = 0.5
+AT_REST: Final = 0.5
+"""Between two looks at a cluster where nothing happens,"""
+AT_WORK: Final = 0.25
+"""where entries are appended,"""
+STIRRED: Final = 0.1
+"""and where a connection has ended, a node is late, or something is being done about it,"""
+STIRRED_SECONDS: Final = 3.0
+"""for so long afterwards."""
+LATE: Final = 0.3
+"""A node that takes so long to answer is worth a closer look; and so is a manager that looks so late itself."""
+GATHERING: Final = 0.02
+"""For so long answers are waited for that belong together."""
 FRESH: Final = 1.5
-"""A node that has not answered for so long is not counted on."""
+"""A node that has not answered for so long is not counted on by operators' requests."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]](
         {
             *(AddNode, RemoveNode, DrainNode, ReplaceNode),
             *(AddTopic, RemoveTopic),
-            *(AddStream, RemoveStream, HoldLogStream, SyncLogStream, MoveReplica, DeclareLost),
+            *(AddStream, RemoveStream, HoldLogStream, SyncLogStream, MoveReplica, DeclareLost, Diagnose),
         }
     ),
     Role.METADATA_REPOSITORY: frozenset[type[Message]]({Metadata, Decided}),
@@ -86,24 +106,28 @@ class ManagerServer:
         self._links: dict[Address, Link] = {}
         self._locations: dict[Address, str] = {}
         self._requests = 0
-        self._asking = Asking()
-        self._conversations: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-        self._sent: dict[str, float] = {}
-        """When the steps of late were sent, by their sentences: what goes on is said once, and asked for again only
-        after a while."""
-        self._looked = -HEARTBEAT
-        self._looks_again = False
-        self._metadata_request = 0
-        """What was asked for after this is newer than the metadata."""
-        self.steps = 0
-        self.peers = Peers()
-        self.metadata: Metadata | None = None
-        self.infos: dict[StorageNodeID, tuple[float, Info]] = {}
-        self._met = asyncio.Event()
-        """A node has said how it is."""
         self._registration = 0
         self._is_registered = False
+        self.peers = Peers()
+
+        self._lookout = Lookout()
+        self._memory = Memory()
+        self._doing = Doing()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = self._loop.time()
+        """When the next look is to be."""
+        self._stirred_until = 0.0
+        self._gathering: asyncio.TimerHandle | None = None
+        self._asked: float | None = None
+        """When the metadata was asked for, if it has not come yet."""
+        self._looks_again = False
+        self._version = Version(0)
+        """As of the last look."""
+        self._met = asyncio.Event()
+        """A node has said how it is."""
+
+        self._carrier = Carrier(self._identity, secret, self._reach)
+        self._conversations: set[asyncio.Task[None]] = set()
         self._registrar = Registrar(self._request, self._fresh_infos, _new_secret)
 
     @classmethod
@@ -131,6 +155,16 @@ class ManagerServer:
         return self.peers.at(METADATA_REPOSITORY) is not None
 
     @property
+    def metadata(self) -> Metadata | None:
+        """The latest it knows."""
+        return self._lookout.metadata
+
+    @property
+    def infos(self) -> dict[StorageNodeID, Info]:
+        """What the nodes said last."""
+        return self._lookout.infos
+
+    @property
     def registered(self) -> list[StorageNodeID]:
         return [node.snid for node in self.metadata.nodes] if self.metadata is not None else []
 
@@ -140,13 +174,24 @@ class ManagerServer:
 
     @property
     def doing(self) -> list[str]:
-        """What it is about, in sentences."""
-        return list(self._sent)
+        """What it is about, and for how long, in sentences."""
+        now = self._loop.time()
+        return [f"{sentence} (for {now - since:.0f} s)" for sentence, since in self._doing.sentences]
+
+    @property
+    def sent(self) -> Counter[str]:
+        """How many requests of each kind it has made to bring the cluster in order."""
+        return self._doing.sent
+
+    @property
+    def steps(self) -> int:
+        return self.sent.total()
 
     async def stop(self) -> None:
         """Serve no more. What operators asked for and is under way is left as it is: nothing half-made counts."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._gathering):
+            if timer is not None:
+                timer.cancel()
         await self._server.close()
         for task in self._conversations:
             task.cancel()
@@ -161,15 +206,24 @@ class ManagerServer:
         self._locations[address] = location
         link.open()
 
+    def _reach(self, address: Address) -> Connection:
+        connection = self.peers.at(address)
+        if connection is None:
+            link = self._links.get(address)
+            why = str(link.error) if link is not None and link.error is not None else "not connected"
+            raise errors.Unreachable(f"{address} ({self._locations.get(address, 'unknown address')}): {why}")
+        return connection
+
     def on_connected(self, connection: Connection) -> None:
         address = self.peers.admit(connection)
         self._log.debug("connected", peer=address, remote=connection.remote)
         if address == METADATA_REPOSITORY:
             self._is_registered = False
             self._register()
-            connection.send(GetMetadata(self._request()))
+            self._asked = None
+            self._look()
         elif connection.peer.role is Role.STORAGE_NODE:
-            connection.send(GetInfo(self._request()))
+            self._ask_node(StorageNodeID(connection.peer.node_id))
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
@@ -183,18 +237,26 @@ class ManagerServer:
         if isinstance(message, Metadata):
             self._on_metadata(message)
         elif isinstance(message, Info):
-            self._on_info(connection, message)
-        if not self._asking.answers(connection, message) and isinstance(message, Decided | ReplicaReply):
+            check_own(connection, message)
+            self._on_info(message)
+        if not self._carrier.asking.answers(connection, message) and isinstance(
+            message, Decided | ReplicaReply | SyncReply
+        ):
             self._on_done(message)
 
     def on_turn(self, connection: Connection) -> None:
         pass
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
-        self._asking.on_closed(connection, error)
+        self._carrier.asking.on_closed(connection, error)
         address = self.peers.drop(connection)
-        if address is not None and error is not None:
+        if address is None:
+            return
+        if error is not None:
             self._log.info("connection closed", peer=address, reason=str(error))
+        if connection.peer.role is Role.STORAGE_NODE:
+            self._lookout.on_closed(StorageNodeID(connection.peer.node_id))
+            self._stir()
 
     def _request(self) -> int:
         self._requests += 1
@@ -203,10 +265,35 @@ class ManagerServer:
     # Watching
 
     def _beat(self) -> None:
-        self._timer = self._loop.call_later(HEARTBEAT, self._beat)
+        now = self._loop.time()
+        if now - self._due > LATE:
+            self._lookout.excuse(now - self._due)
         if not self._is_registered:
             self._register()
+        if self._lookout.silence(now) > LATE:
+            self._stirred_until = max(self._stirred_until, now + STIRRED)
         self._look()
+        if self._asked is not None and self._asked < now:
+            self._ask_nodes()  # that the metadata repository does not answer says nothing of them
+        self._act()
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the time of the next look."""
+        now = self._loop.time()
+        version = self.metadata.version if self.metadata is not None else Version(0)
+        at_work, self._version = version != self._version, version
+        self._due = now + (STIRRED if now < self._stirred_until else AT_WORK if at_work else AT_REST)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._due, self._beat)
+
+    def _stir(self) -> None:
+        """Something has happened: look more often for a while."""
+        now = self._loop.time()
+        self._stirred_until = now + STIRRED_SECONDS
+        if self._due > now + STIRRED:
+            self._arm()
 
     def _register(self) -> None:
         """Say where this manager is, until the metadata repository knows. Another one that says so later stands."""
@@ -214,26 +301,30 @@ class ManagerServer:
         self.peers.send(METADATA_REPOSITORY, RegisterManager(self._registration, self.address))
 
     def _look(self) -> None:
-        """Ask the metadata repository, and when it has answered the nodes: what a node says must not be older than what
-        it is compared with, or a replica that has just done what it was told would seem to have fallen behind."""
+        """Ask the metadata repository, and when it has answered the nodes."""
         now = self._loop.time()
-        if now - self._looked < HEARTBEAT:
+        if self._asked is not None and now - self._asked < AT_REST:
             self._looks_again = True  # what is under way may be from before what this look is for
             return
-        self._looked = now
+        self._asked = now
         self.peers.send(METADATA_REPOSITORY, GetMetadata(self._request()))
 
     def _on_metadata(self, metadata: Metadata) -> None:
-        """The latest of the one connection there is; after a reconnect it counts also if it is older (rule 5)."""
-        self.metadata = metadata
-        self._looked = -HEARTBEAT
+        self._asked = None
+        self._lookout.on_metadata(metadata, self._requests, self._loop.time())
         self._follow_nodes(metadata)
-        self._metadata_request = self._requests
-        for node in metadata.nodes:
-            self.peers.send(node_address(node.snid), GetInfo(self._request()))
+        self._ask_nodes()
         if self._looks_again:
             self._looks_again = False
             self._look()
+
+    def _ask_nodes(self) -> None:
+        for snid in self.registered:
+            self._ask_node(snid)
+
+    def _ask_node(self, snid: StorageNodeID) -> None:
+        if self.peers.send(node_address(snid), GetInfo(self._request())):
+            self._lookout.on_asked(snid)
 
     def _follow_nodes(self, metadata: Metadata) -> None:
         wanted = {node_address(node.snid): node for node in metadata.nodes if node.address}
@@ -244,55 +335,87 @@ class ManagerServer:
         for address, node in wanted.items():
             if address not in self._links:
                 self._link(address, node.address, Role.STORAGE_NODE, node.snid)
-        for snid in self.infos.keys() - {node.snid for node in metadata.nodes}:
-            del self.infos[snid]
 
-    def _on_info(self, connection: Connection, info: Info) -> None:
-        _check_own(connection, info)
-        before = self.infos.get(info.snid)
-        if before is None or info.boot >= before[1].boot:
-            self.infos[info.snid] = (self._loop.time(), info)
-            self._met.set()
+    def _on_info(self, info: Info) -> None:
+        """Act when everybody has answered, or soon; at once while something is under way."""
+        if not self._lookout.on_info(info, self._loop.time()):
+            return
+        self._met.set()
+        if self._lookout.has_all_answers or self._doing.is_busy(self._loop.time()):
             self._act()
+        elif self._gathering is None:
+            self._gathering = self._loop.call_later(GATHERING, self._act)
 
     def _fresh_infos(self) -> dict[StorageNodeID, Info]:
-        now = self._loop.time()
-        return {snid: info for snid, (heard, info) in self.infos.items() if now - heard < FRESH}
+        return self._lookout.fresh_infos(FRESH, self._loop.time())
+
+    def world(self) -> World | None:
+        """The cluster as it is known now; None before the metadata repository has answered once."""
+        return self._lookout.world(
+            self._loop.time(), lambda snid: self.peers.at(node_address(snid)) is not None, self._carrier.making
+        )
 
     def _act(self) -> None:
         """Take the next steps. Acting on answers as they come may repeat a request, which is harmless."""
-        if self.metadata is None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        world = self.world()
+        if world is None:
             return
-        now = self._loop.time()
-        sent = {sentence: when for sentence, when in self._sent.items() if now - when < FRESH}
-        infos = {snid: info for snid, info in self._fresh_infos().items() if info.request > self._metadata_request}
-        for step in reconcile(self.metadata, infos, self._request):
-            before = sent.get(step.sentence)
-            if before is None:
+        self._memory.observe(world)
+        steps = reconcile(world, self._memory, self._request, replace_after=self._config.replace_after)
+        for step, is_new in self._doing.take(steps, world.now):
+            if is_new:
                 self._log.info(step.sentence)
-            if before is None or now - before >= HEARTBEAT:
+                self._stir()
+            if isinstance(step.message, RenewNode):
+                self._renew(step.message.snid)
+            elif step.message is not None:
                 self.peers.send(step.address, step.message)
-                self.steps += 1
-                sent[step.sentence] = now
-        self._sent = sent
 
-    def _on_done(self, message: Decided | ReplicaReply) -> None:
+    def _on_done(self, message: Decided | ReplicaReply | SyncReply) -> None:
         if message.request == self._registration:
             self._is_registered = message.code == 0
         if message.code:
             self._log.debug("refused", answer=message)
         self._look()
 
+    def _renew(self, snid: StorageNodeID) -> None:
+        if snid not in self._registrar.giving:
+            self._begin(self._renewal(snid))
+
+    async def _renewal(self, snid: StorageNodeID) -> None:
+        try:
+            await self._carrier.run(self._registrar.renew_node(snid))
+        except errors.VarlogError as error:
+            self._log.warning("a node that lost its disks was given no new secret", snid=snid, reason=str(error))
+        else:
+            self._log.info("a node that lost its disks has a new secret", snid=snid)
+        self._look()
+
     # Operators
 
-    def _on_asked(self, connection: Connection, message: Message) -> None:
-        if len(self._conversations) >= limits.MAX_PENDING_DECISIONS:
-            busy = errors.Busy("the manager has as many requests under way as it takes")
-            connection.send(Managed(message.request, busy.code, str(busy)))  # type: ignore[attr-defined]
-            return
-        task = self._loop.create_task(self._converse(connection, message))
+    def _begin(self, conversation: Coroutine[None, None, None]) -> None:
+        task = self._loop.create_task(conversation)
         self._conversations.add(task)
         task.add_done_callback(self._conversations.discard)
+
+    def _on_asked(self, connection: Connection, message: Message) -> None:
+        if isinstance(message, Diagnose):
+            connection.send(self._diagnose(message.request))
+        elif len(self._conversations) >= limits.MAX_PENDING_DECISIONS:
+            busy = errors.Busy("the manager has as many requests under way as it takes")
+            connection.send(Managed(message.request, busy.code, str(busy)))  # type: ignore[attr-defined]
+        else:
+            self._begin(self._converse(connection, message))
+
+    def _diagnose(self, request: int) -> Diagnosis:
+        world = self.world()
+        if world is None:
+            why = errors.Unreachable("the manager has not reached the metadata repository yet")
+            return Diagnosis(request, why.code, detail=str(why))
+        return Diagnosis(request, 0, doing=tuple(self.doing))
 
     async def _converse(self, connection: Connection, asked: Message) -> None:
         request: int = asked.request  # type: ignore[attr-defined]
@@ -306,65 +429,23 @@ class ManagerServer:
     async def do(self, asked: Message) -> int:
         """Do what an operator asks for; returns the id of what was made."""
         try:
-            made = await self._run(self._registrar.begin(asked))
+            made = await self._carrier.run(self._registrar.begin(asked))
         finally:
+            self._stir()
             self._look()
         if isinstance(asked, AddNode):
             await self._meet(StorageNodeID(made))
         return made
 
     async def _meet(self, snid: StorageNodeID) -> None:
-        """Wait for a new node's first answer: a topic that is asked for next may need it."""
+        """Wait until a new node has said that it has its identity: a topic that is asked for next may need it."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                while snid not in self.infos:
+                while snid not in self.infos or not self.infos[snid].is_identified:
                     self._met.clear()
                     await self._met.wait()
         except TimeoutError:
             self._log.warning("a node was added and does not answer", snid=snid)
-
-    async def _run(self, conversation: Conversation) -> int:
-        answers: Sequence[Answer] | None = None
-        try:
-            while True:
-                requests = conversation.send(answers)  # type: ignore[arg-type]  # the first one is None
-                answers = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
-        except StopIteration as stop:
-            value: int = stop.value
-            return value
-
-    async def _ask(self, address: Address, message: Message) -> Answer:
-        """The answer to a request, or why there is none."""
-        try:
-            if address.startswith(unnamed_address("")):
-                return await self._ask_unnamed(address.removeprefix(unnamed_address("")), message)
-            connection = self.peers.at(address)
-            if connection is None:
-                link = self._links.get(address)
-                why = str(link.error) if link is not None and link.error is not None else "not connected"
-                raise errors.Unreachable(f"{address} ({self._locations.get(address, 'unknown address')}): {why}")
-            return await self._asking.ask(connection, message)
-        except errors.VarlogError as error:
-            return error
-
-    async def _ask_unnamed(self, location: str, message: Message) -> Message:
-        """Of a node that is not known by name yet."""
-        asking = Asking()
-        connection = await dial(
-            location, self._identity, Role.STORAGE_NODE, self._secret, asking, timeout=ANSWER_SECONDS
-        )
-        try:
-            answer = await asking.ask(connection, message)
-            if isinstance(answer, Info):
-                _check_own(connection, answer)
-            return answer
-        finally:
-            connection.close()
-
-
-def _check_own(connection: Connection, info: Info) -> None:
-    if info.snid != connection.peer.node_id:
-        raise errors.ProtocolError(f"storage node {connection.peer.node_id} speaks for another one")
 
 
 def _new_secret() -> str:

@@ -33,6 +33,7 @@ from varlog.core.messages import (
     Unseal,
 )
 from varlog.core.metarepo import MetadataRepository, Role
+from varlog.core.world import Memory, World
 from varlog.metarepo.journal import Journal, JournalGroup, JournalOptions
 from varlog.sim.disk import SimDisk
 from varlog.sim.network import Network
@@ -213,6 +214,7 @@ class ManagerHost:
         self._requests = 0
         self._metadata: Metadata | None = None
         self._infos: dict[StorageNodeID, tuple[float, Info]] = {}
+        self._memory = Memory()
         self._conversation: Conversation | None = None
         self._question: tuple[str, Message] | None = None
         self._asked = 0.0
@@ -225,6 +227,7 @@ class ManagerHost:
         """Begin; the process is alive."""
         self._metadata = None
         self._infos.clear()
+        self._memory = Memory()
         if not self.is_set_up:
             self._converse(self._set_up())
         self._tick()
@@ -311,10 +314,13 @@ class ManagerHost:
             self._ask()
         if self._metadata is not None:
             infos = {snid: info for snid, (heard, info) in self._infos.items() if now - heard < FRESH}
-            for step in reconcile(self._metadata, infos, self._request, self._choose_primary):
+            world = World.of(self._metadata, infos, now)
+            self._memory.observe(world)
+            for step in reconcile(world, self._memory, self._request, self._choose_primary):
                 self.steps.append((self.process.world.now, step.sentence))
                 self.process.world.trace("manager", self.process, step.sentence)
-                self._network.send(self.process, step.address, step.message)
+                if step.message is not None:
+                    self._network.send(self.process, step.address, step.message)
                 if isinstance(step.message, Seal | Unseal) and self._outsider is not None:
                     self._network.send(self.process, node_address(self._outsider), step.message)
         self._network.send(self.process, METADATA_REPOSITORY, GetMetadata(self._request()))

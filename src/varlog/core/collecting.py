@@ -1,0 +1,63 @@
+"""What is left over: log streams whose making was not finished, and nodes that came back with empty disks.
+
+A log stream in CREATING may be one that somebody is just making. It is given up only when this manager has seen it so
+for long and is not making it itself, and given up means a compare-and-swap to ABORTED: from then on it can never be
+registered, and only then what was made of it is removed (M3, rule 13). Of what is removed here, nodes delete only what
+nothing ever happened to; a replica of a log stream that was ever registered is no zombie, in the set or out of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from varlog.core.address import METADATA_REPOSITORY, node_address
+from varlog.core.messages import AbortStream, RemoveLogStream, RenewNode, StreamInfo, UnregisterStream
+from varlog.core.steps import Situation, Step, name, nodes, wait
+from varlog.core.world import Sight
+
+GIVE_UP_AFTER: Final = 30.0
+"""How long a log stream may be in the making."""
+RENEW_AFTER: Final = 6.0
+"""How long a registered node has to be without a secret before it gets a new one: one that was just registered may be
+about to be handed its first."""
+
+
+def give_up_creating(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+    """A log stream that has been in the making for too long."""
+    made = situation.memory.seconds(situation.world.now, Sight.CREATING, stream.lsid)
+    if made is None or made < GIVE_UP_AFTER or stream.lsid in situation.world.making:
+        return
+    why = f"{name(stream)}: given up, as its making was not finished in {made:.0f} s"
+    yield Step(METADATA_REPOSITORY, AbortStream(situation.request(), stream.lsid), why)
+
+
+def collect_aborted(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+    """A log stream that was given up: what was made of it goes, and when it is gone everywhere its id goes too."""
+    hosts = situation.world.replicas(stream.lsid)
+    for snid in hosts:
+        why = f"{name(stream)}: node {snid} is to remove what was made of it"
+        yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, new_only=True), why)
+    silent = [snid for snid in situation.world.nodes if not situation.world.answers(snid)]
+    if silent:
+        yield wait(name(stream), f"was given up; {nodes(silent)} may have something of it and do not answer")
+    elif not hosts:
+        why = f"{name(stream)}: taken out, as it was given up and no node has anything of it"
+        yield Step(METADATA_REPOSITORY, UnregisterStream(situation.request(), stream.lsid), why)
+
+
+def renew_nodes(situation: Situation) -> Iterator[Step]:
+    """A node that has lost its disks is in no set any more: it is given a new secret and begins anew (B11). The proof
+    is left to whoever makes the secret."""
+    world = situation.world
+    for snid, node in world.nodes.items():
+        lost = situation.memory.seconds(world.now, Sight.UNIDENTIFIED, snid)
+        if lost is None or lost < RENEW_AFTER:
+            continue
+        sets = [stream for stream in world.metadata.streams if snid in stream.replicas]
+        if sets:
+            listed = ", ".join(str(stream.lsid) for stream in sets)
+            yield wait(f"node {snid}", f"has lost its disks; it begins anew when log streams {listed} go on without it")
+        else:
+            why = f"node {snid}: has lost its disks, and begins anew with another secret"
+            yield Step(METADATA_REPOSITORY, RenewNode(situation.request(), snid, node.generation, ""), why)

@@ -1,0 +1,86 @@
+"""Carrier: runs the conversations of `varlog.core.registration` and `operating`, carrying their messages.
+
+All requests of one turn go out at once, each with a deadline; one that stays without an answer is answered with the
+error that says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from varlog import errors
+from varlog.core.address import Address, unnamed_address
+from varlog.core.conversing import Answer, Conversation
+from varlog.core.messages import CreateStream, Decided, Info, Message
+from varlog.manager.asking import ANSWER_SECONDS, Asking
+from varlog.types import LogStreamID
+from varlog.wire.connection import Connection
+from varlog.wire.hello import Identity, Role
+from varlog.wire.link import dial
+from varlog.wire.secret import Secret
+
+Reach = Callable[[Address], Connection]
+"""The connection to an address; raises Unreachable."""
+
+
+class Carrier:
+    """See the module's text."""
+
+    def __init__(self, identity: Identity, secret: Secret, reach: Reach) -> None:
+        self._identity = identity
+        self._secret = secret
+        self._reach = reach
+        self.asking = Asking()
+        self._making: dict[Conversation, set[LogStreamID]] = {}
+
+    @property
+    def making(self) -> frozenset[LogStreamID]:
+        """The log streams that were given an id in a conversation that is not over."""
+        return frozenset(lsid for lsids in self._making.values() for lsid in lsids)
+
+    async def run(self, conversation: Conversation) -> int:
+        """Carry a conversation to its end; what it returns, or raises."""
+        self._making[conversation] = set()
+        answers: Sequence[Answer] | None = None
+        try:
+            while True:
+                requests = conversation.send(answers)  # type: ignore[arg-type]  # the first one is None
+                answers = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
+                for (_, message), answer in zip(requests, answers, strict=True):
+                    if isinstance(message, CreateStream) and isinstance(answer, Decided) and not answer.code:
+                        self._making[conversation].add(LogStreamID(answer.value))
+        except StopIteration as stop:
+            value: int = stop.value
+            return value
+        finally:
+            del self._making[conversation]
+
+    async def _ask(self, address: Address, message: Message) -> Answer:
+        """The answer to a request, or why there is none."""
+        try:
+            if address.startswith(unnamed_address("")):
+                return await self._ask_unnamed(address.removeprefix(unnamed_address("")), message)
+            return await self.asking.ask(self._reach(address), message)
+        except errors.VarlogError as error:
+            return error
+
+    async def _ask_unnamed(self, location: str, message: Message) -> Message:
+        """Of a node that is not known by name yet."""
+        asking = Asking()
+        connection = await dial(
+            location, self._identity, Role.STORAGE_NODE, self._secret, asking, timeout=ANSWER_SECONDS
+        )
+        try:
+            answer = await asking.ask(connection, message)
+            if isinstance(answer, Info):
+                check_own(connection, answer)
+            return answer
+        finally:
+            connection.close()
+
+
+def check_own(connection: Connection, info: Info) -> None:
+    """A node speaks for itself alone."""
+    if info.snid != connection.peer.node_id:
+        raise errors.ProtocolError(f"storage node {connection.peer.node_id} speaks for another one")

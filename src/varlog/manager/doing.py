@@ -1,0 +1,65 @@
+"""Doing: which of the manager's steps are sent now, and what it says it is about.
+
+The same steps follow from every look at the world until they have been done. A new one is sent and told at once; one
+that stays is sent again only after a while, as the request or its answer may have been lost, and told once. What does
+not follow any more is forgotten, a little later, so that a step which comes and goes is told once as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from varlog.core.address import Address
+from varlog.core.manager import Step
+from varlog.core.messages import Message
+
+AGAIN_AFTER: Final = 0.5
+LATER_AFTER: Final = 2.0
+"""Between two of the same, at first and when it has gone on for long; a copy needs to be asked for every 5 s."""
+LONG: Final = 10.0
+FORGET_AFTER: Final = 1.5
+
+
+class _Known:
+    __slots__ = ("seen", "sent", "sentence", "since")
+
+    def __init__(self, now: float) -> None:
+        self.since = self.seen = now
+        self.sent = float("-inf")
+        self.sentence = ""
+
+
+class Doing:
+    """See the module's text."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Address, Message | str], _Known] = {}
+        self.sent: Counter[str] = Counter()
+        """How many requests of each kind there were."""
+
+    def take(self, steps: Iterable[Step], now: float) -> Iterator[tuple[Step, bool]]:
+        """The steps that are to be sent now, and whether they are new."""
+        for step in steps:
+            known = self._known.get(step.key)
+            is_new = known is None
+            if known is None:
+                known = self._known[step.key] = _Known(now)
+            known.seen, known.sentence = now, step.sentence
+            pause = AGAIN_AFTER if now - known.since < LONG else LATER_AFTER
+            if is_new or (step.message is not None and now - known.sent >= pause):
+                known.sent = now
+                if step.message is not None:
+                    self.sent[type(step.message).__name__] += 1
+                yield step, is_new
+        self._known = {key: known for key, known in self._known.items() if now - known.seen < FORGET_AFTER}
+
+    @property
+    def sentences(self) -> list[tuple[str, float]]:
+        """What is being done or waited for, and since when."""
+        return [(known.sentence, known.since) for known in self._known.values()]
+
+    def is_busy(self, now: float) -> bool:
+        """Whether something was sent a moment ago, so that answers are waited for."""
+        return any(now - known.sent < AGAIN_AFTER for known in self._known.values())
