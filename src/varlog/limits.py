@@ -105,6 +105,8 @@ MAX_CONNECTIONS: Final = 1024
 """Connections of one server."""
 MAX_CONTROL_BYTES: Final = 8 * MIB
 MAX_PING_BYTES: Final = 4 * KIB
+MAX_FINDINGS: Final = 1000
+"""Of one diagnosis; of more the worst."""
 MAX_DETAIL: Final = 500
 """Characters of what a control message says of an error."""
 RECEIVE_BUFFER_BYTES: Final = 256 * KIB

@@ -30,7 +30,7 @@ from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
 from varlog.client.reading import Batches as _Batches
 from varlog.client.writing import Appender as _Appender
-from varlog.core.messages import Finding, Info, Metadata, NodeInfo, StreamInfo, TopicInfo
+from varlog.core.messages import Diagnosis, Info, Metadata, NodeInfo, StreamInfo, TopicInfo
 
 if TYPE_CHECKING:
     from varlog.client.writing import Entries
@@ -388,7 +388,7 @@ class Admin(_Client):
         """The log streams of a topic, or of all."""
         return _background.run(lambda: self._admin.streams(topic, timeout=timeout))
 
-    def diagnose(self, *, timeout: float | None = None) -> list[Finding]:
+    def diagnose(self, *, timeout: float | None = None) -> Diagnosis:
         """What the manager sees that is not as it should be; nothing if all is well."""
         return _background.run(lambda: self._admin.diagnose(timeout=timeout))
 

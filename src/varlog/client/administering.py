@@ -35,7 +35,8 @@ from varlog.core.messages import (
     Diagnose,
     Diagnosis,
     DrainNode,
-    Finding,
+    Fingerprint,
+    GetFingerprint,
     GetInfo,
     HoldLogStream,
     Info,
@@ -236,12 +237,28 @@ class Admin:
 
     # The cluster
 
-    async def diagnose(self, *, timeout: float | None = None) -> list[Finding]:
+    async def diagnose(self, *, timeout: float | None = None) -> Diagnosis:
         """What the manager sees that is not as it should be, since when, what it does about it, and what only a person
-        can do; nothing if all is well."""
+        can do (`findings`, none if all is well); and what it has been doing of late (`doing`)."""
         answer = await self._ask_manager(Diagnose, self._deadline(timeout), changes=False)
         assert isinstance(answer, Diagnosis)
-        return list(answer.findings)
+        return answer
+
+    async def fingerprint(
+        self, snid: int, lsid: int, begin: int, end: int, *, timeout: float | None = None
+    ) -> Fingerprint:
+        """What a node's replica of a log stream holds of [begin, end), to be compared with that of others."""
+        deadline = self._deadline(timeout)
+        link = self._session.node(StorageNodeID(snid))
+        if link is None:
+            raise errors.UnknownNode(f"there is no storage node {snid}, or nobody has said where it is")
+
+        def request_of(request: int) -> Message:
+            return GetFingerprint(request, LogStreamID(lsid), GLSN(begin), GLSN(end))
+
+        answer = await self._session.asking.ask(request_of, deadline, of=link)
+        assert isinstance(answer, Fingerprint)
+        return answer
 
     async def manager(self, *, timeout: float | None = None) -> str:
         """Where the manager is, once it can be reached; `Unreachable` says why it cannot."""

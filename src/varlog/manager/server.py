@@ -19,6 +19,7 @@ from typing import Final
 
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address
+from varlog.core.diagnosing import diagnose
 from varlog.core.identity import SECRET_BYTES, new_secret
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
@@ -415,7 +416,8 @@ class ManagerServer:
         if world is None:
             why = errors.Unreachable("the manager has not reached the metadata repository yet")
             return Diagnosis(request, why.code, detail=str(why))
-        return Diagnosis(request, 0, doing=tuple(self.doing))
+        findings = diagnose(world, self._memory, self._config.replace_after)
+        return Diagnosis(request, 0, findings, tuple(self.doing)[: limits.MAX_FINDINGS])
 
     async def _converse(self, connection: Connection, asked: Message) -> None:
         request: int = asked.request  # type: ignore[attr-defined]

@@ -118,6 +118,8 @@ class Finding(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     kind: str
     """A stable word for scripts."""
+    severity: str
+    """How bad it is, as `core.diagnosing.Severity` has it."""
     subject: str
     """A node, a log stream, a topic, a process: "node 2", "log stream 3"."""
     what: str
