@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from typing import Any
+
+import msgspec
 
 from tests.core.repository import Repository
 from tests.metarepo.rigs import SimRig
@@ -14,11 +17,16 @@ from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.conversing import Answer, Conversation
 from varlog.core.describing import describe
+from varlog.core.identity import boot_of
 from varlog.core.messages import (
     AddLogStream,
     AddNode,
     AddTopic,
+    AdoptIdentity,
+    AnnounceNode,
+    Decided,
     GetInfo,
+    IdentityAdopted,
     Info,
     Message,
     Metadata,
@@ -26,6 +34,9 @@ from varlog.core.messages import (
     ReplicaInfo,
     ReplicaReply,
     RunStream,
+    StreamInfo,
+    Sync,
+    SyncReply,
     UnsealStream,
     VolumeInfo,
 )
@@ -48,6 +59,10 @@ class World:
         """Of each node: the log streams it holds, and on which volume."""
         self.with_a_past: set[tuple[int, int]] = set()
         """Nodes and log streams that something has happened to."""
+        self.shown: dict[tuple[int, int], dict[str, Any]] = {}
+        """Of nodes and log streams: what their replicas say of themselves, if it is not the usual."""
+        self.given: dict[int, tuple[str, int]] = {}
+        """Of each node: the secret it has, and its generation (B11)."""
         self.volumes: dict[int, tuple[VolumeInfo, ...]] = {}
         self.silent: set[int] = set()
         self.faults: dict[type[Message], Callable[[str, Message], Answer | None]] = {}
@@ -71,10 +86,15 @@ class World:
 
     def info(self, snid: int, request: int = 0) -> Info:
         replicas = tuple(
-            ReplicaInfo(LogStreamID(lsid), Epoch(1), ReplicaState.SEALED, LLSN(1), LLSN(1), True, volume=volume)
+            msgspec.structs.replace(
+                ReplicaInfo(LogStreamID(lsid), Epoch(1), ReplicaState.SEALED, LLSN(1), LLSN(1), True, volume=volume),
+                **self.shown.get((snid, lsid), {}),
+            )
             for lsid, volume in self.held[snid].items()
         )
-        return Info(request, StorageNodeID(snid), 1, replicas, f"host-{snid}:1", self.volumes[snid])
+        boot = boot_of(self.given.get(snid, ("", 0))[1], 1)
+        address, volumes = f"host-{snid}:1", self.volumes[snid]
+        return Info(request, StorageNodeID(snid), boot, replicas, address, volumes, is_identified=snid in self.given)
 
     def run(self, asked: Message) -> int:
         return self.carry(self.registrar.begin(asked))
@@ -110,6 +130,13 @@ class World:
             return errors.Unreachable(f"{address} is silent")
         if isinstance(message, GetInfo):
             return self.info(snid, message.request)
+        if isinstance(message, AdoptIdentity):
+            assert message.snid == snid
+            self.given[snid] = message.secret, message.generation
+            self.announce(snid)
+            return IdentityAdopted(message.request, 0)
+        if isinstance(message, Sync):
+            return self.synced(message, snid)
         if isinstance(message, AddLogStream):
             if (snid, message.lsid) in self.with_a_past:
                 return reply(message, snid, errors.AlreadyExists.code)
@@ -121,9 +148,27 @@ class World:
             self.held[snid].pop(message.lsid, None)
         return reply(message, snid)
 
+    def announce(self, snid: int, secret: str = "") -> bool:
+        """A node shows the secret it has, so that its reports count; whether it is believed."""
+        info = self.info(snid)
+        volumes = tuple(volume.path for volume in info.volumes)
+        shown = AnnounceNode(1, info.snid, info.address, volumes, info.boot, secret or self.given[snid][0])
+        self.repository.receive(shown, f"sn/{snid}")
+        self.repository.rig.settle()
+        return self.repository.messages(Decided)[-1].code == 0
+
+    def synced(self, message: Sync, snid: int) -> SyncReply:
+        """A quarter of what the source has is there already."""
+        return SyncReply(
+            message.request, message.lsid, 0, StorageNodeID(snid), False, message.source, LLSN(26), LLSN(101)
+        )
+
     @property
     def metadata(self) -> Metadata:
         return describe(self.repository.core.state, 0)
+
+    def stream(self, lsid: int) -> StreamInfo:
+        return next(stream for stream in self.metadata.streams if stream.lsid == lsid)
 
     def statuses(self) -> dict[int, StreamStatus]:
         return {int(stream.lsid): stream.status for stream in self.metadata.streams}
@@ -134,15 +179,15 @@ class World:
 
     def unseal(self, lsid: int) -> None:
         """What the manager's watching does meanwhile."""
-        stream = next(stream for stream in self.metadata.streams if stream.lsid == lsid)
+        stream = self.stream(lsid)
         self.decide(UnsealStream(1, stream.lsid, stream.epoch, stream.replicas, stream.replicas[0]))
         self.decide(RunStream(2, stream.lsid, Epoch(stream.epoch + 1)))
 
     def commit(self, lsid: int, end: int) -> None:
         """Entries up to an end, stored on all replicas and cut."""
-        stream = next(stream for stream in self.metadata.streams if stream.lsid == lsid)
+        stream = self.stream(lsid)
         for snid in stream.replicas:
-            self.repository.report(snid, (stream.lsid, stream.epoch, 0, 1, end, True))
+            self.repository.report(snid, (stream.lsid, stream.epoch, 0, 1, end, True), boot=self.info(snid).boot)
         self.repository.rig.settle()
 
 

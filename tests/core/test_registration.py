@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.core.operators import MIB, ROOM, World, add_topic, refusing, reply
@@ -14,10 +15,13 @@ from varlog.core.messages import (
     AddNode,
     AddStream,
     AddTopic,
+    AdoptIdentity,
     CreateStream,
     DeleteTopic,
+    DrainNode,
     GetInfo,
     GetMetadata,
+    IdentityAdopted,
     Message,
     RegisterNode,
     RegisterStream,
@@ -42,10 +46,112 @@ def test_M1_a_node_is_asked_who_it_is_and_then_registered() -> None:
         ("at/host-7:1", GetInfo),
         (METADATA_REPOSITORY, GetMetadata),
         (METADATA_REPOSITORY, RegisterNode),
+        ("at/host-7:1", AdoptIdentity),
     ]
     (node,) = world.metadata.nodes
-    assert (node.snid, node.address, node.volumes) == (7, "host-7:1", ("/v0",))
+    assert (node.snid, node.address, node.volumes, node.generation) == (7, "host-7:1", ("/v0",), 1)
     assert world.run(AddNode(2, "host-7:1")) == 7, "the same again"
+    assert world.log[-1] == (METADATA_REPOSITORY, GetMetadata), "and it is left alone"
+
+
+def test_B11_the_secret_a_node_is_given_is_the_one_on_record() -> None:
+    world = World(2)
+    assert world.given == {1: (f"{1:064x}", 1), 2: (f"{2:064x}", 1)}
+    assert world.announce(1)
+    assert not world.announce(2, secret=f"{1:064x}")
+
+
+@pytest.mark.parametrize("kind", [RegisterNode, AdoptIdentity])
+def test_B11_a_registration_that_broke_off_is_completed_by_asking_again(kind: type[Message]) -> None:
+    """Neither the registration nor the secret is lost on the way: only the answer is, and what would have followed."""
+    world = World(0)
+    world.add(7)
+
+    def lost(to: str, message: Message) -> Answer:
+        assert (world.decide(message) if to == METADATA_REPOSITORY else world.obey(to, message)) is not None
+        return errors.ConnectionLost("the connection was lost")
+
+    world.faults[kind] = lost
+    with pytest.raises(errors.ConnectionLost):
+        world.run(AddNode(1, "host-7:1"))
+    world.faults.clear()
+    assert world.run(AddNode(1, "host-7:1")) == 7
+    assert world.metadata.nodes[0].generation == world.given[7][1]
+    assert world.announce(7)
+
+
+def test_B11_a_secret_that_did_not_arrive_is_replaced_by_the_next() -> None:
+    world = World(0)
+    world.add(7)
+    world.faults[AdoptIdentity] = lambda _to, _message: errors.DeadlineExceeded("nothing heard")
+    with pytest.raises(errors.DeadlineExceeded):
+        world.run(AddNode(1, "host-7:1"))
+    assert not world.given
+    world.faults.clear()
+    assert world.run(AddNode(1, "host-7:1")) == 7
+    assert world.given == {7: (f"{2:064x}", 2)}
+    assert world.announce(7)
+
+
+def test_B11_a_node_that_was_removed_can_come_back_with_what_it_has() -> None:
+    world = World(1)
+    world.run(RemoveNode(1, StorageNodeID(1)))
+    assert world.run(AddNode(1, "host-1:1")) == 1
+    assert world.given[1] == (f"{2:064x}", 2)
+    assert world.metadata.nodes[0].generation == 2
+    assert world.announce(1)
+
+
+def test_B11_a_node_that_lost_its_disks_is_renewed_once_it_is_in_no_set() -> None:
+    world = World(3)
+    world.run(add_topic())
+    del world.given[2]
+    for conversation in (world.registrar.begin(AddNode(1, "host-2:1")), world.registrar.renew_node(StorageNodeID(2))):
+        with pytest.raises(errors.Conflict, match="it must leave them first"):
+            world.carry(conversation)
+    assert 2 not in world.given
+    world.run(RemoveTopic(1, "log"))
+    assert world.carry(world.registrar.renew_node(StorageNodeID(2))) == 2
+    assert world.given[2][1] == 2
+    assert world.announce(2)
+    version = world.metadata.version
+    assert world.carry(world.registrar.renew_node(StorageNodeID(2))) == 2
+    assert world.metadata.version == version, "one that has a secret is left alone"
+
+
+def test_B11_of_two_requests_for_one_node_the_second_is_told_to_wait() -> None:
+    """Else the second would see a registered node without a secret, and make the first one's void."""
+    world = World(0)
+    world.add(7)
+    first = world.registrar.begin(AddNode(1, "host-7:1"))
+    answers: list[Answer] | None = None
+    while not world.asked(RegisterNode):
+        requests = first.send(answers)  # type: ignore[arg-type]
+        answers = [world.answer(*request) for request in requests]
+    assert world.registrar.giving == {7}
+    with pytest.raises(errors.Busy, match="storage node 7 is just being given its secret"):
+        world.run(AddNode(1, "host-7:1"))
+    with pytest.raises(errors.Busy):
+        world.carry(world.registrar.renew_node(StorageNodeID(7)))
+    first.close()
+    assert not world.registrar.giving
+    assert world.run(AddNode(1, "host-7:1")) == 7
+
+
+def test_B11_a_second_node_of_the_same_id_is_refused() -> None:
+    world = World(1)
+
+    def elsewhere(to: str, message: Message) -> Answer | None:
+        info = world.info(1, message.request)  # type: ignore[attr-defined]
+        return msgspec.structs.replace(info, address="other:1", is_identified=False) if to == "at/other:1" else None
+
+    world.faults[GetInfo] = elsewhere
+    with pytest.raises(errors.AlreadyExists, match="storage node 1 is registered already, at host-1:1"):
+        world.run(AddNode(1, "other:1"))
+    world.silent.add(1)
+    world.faults[AdoptIdentity] = lambda _to, message: IdentityAdopted(message.request, 0)  # type: ignore[attr-defined]
+    assert world.run(AddNode(1, "other:1")) == 1, "the first is gone, and had nothing: this one takes its place"
+    assert world.asked(AdoptIdentity) == ["at/other:1"]
 
 
 def test_M1_a_node_that_is_silent_or_refused_is_not_registered() -> None:
@@ -315,6 +421,21 @@ def test_M2_on_a_node_the_volume_is_chosen(free: tuple[int, ...], held: dict[int
     world.run(AddNode(1, "host-7:1"))
     world.held[7] = dict(held)
     assert [where.volume for where in place(world.metadata, world.infos(), 1)] == [volume]
+
+
+def test_M2_a_node_that_is_drained_or_has_no_secret_gets_nothing() -> None:
+    world = World(4)
+    world.run(DrainNode(1, StorageNodeID(1)))
+    del world.given[2]
+    world.run(add_topic(factor=2))
+    assert world.stream(1).replicas == (3, 4)
+    for snid, match in ((1, "is being drained"), (2, "has lost its disks")):
+        with pytest.raises(errors.Conflict, match=match):
+            world.run(AddStream(1, "log", (StorageNodeID(snid), StorageNodeID(3))))
+    with pytest.raises(errors.Unreachable, match="3 storage nodes are needed and 2 of 4"):
+        place(world.metadata, world.infos(), 3)
+    with pytest.raises(errors.Unreachable, match="1 storage nodes are needed and 0 of 4"):
+        place(world.metadata, world.infos(), 1, without=world.stream(1).replicas)
 
 
 def test_M2_a_node_that_was_not_registered_gets_nothing_though_it_answers() -> None:

@@ -29,7 +29,7 @@ from varlog.core.conversing import (
     one,
     succeeded,
 )
-from varlog.core.identity import proof_of
+from varlog.core.identity import generation_of, proof_of
 from varlog.core.messages import (
     AbortStream,
     AddLogStream,
@@ -123,9 +123,13 @@ class Registrar(Conversing):
                 yield from self._renew(node, node_address(snid))
         return snid
 
-    def _register(self, info: Info, location: str, _to: Address) -> Generator[Requests, Seq[Answer], None]:
+    def _register(self, info: Info, location: str, to: Address) -> Generator[Requests, Seq[Answer], None]:
+        generation = generation_of(info.boot) + 1 if info.is_identified else 1  # it was part of a cluster before
         volumes = tuple(volume.path for volume in info.volumes)
-        yield from self._decide(RegisterNode(self._request(), info.snid, location, volumes))
+        secret = self._new_secret()
+        proof = proof_of(info.snid, secret)
+        yield from self._decide(RegisterNode(self._request(), info.snid, location, volumes, proof, generation))
+        yield from self._give(to, info.snid, secret, generation)
 
     def _renew(self, node: NodeInfo, to: Address) -> Generator[Requests, Seq[Answer], None]:
         secret = self._new_secret()
