@@ -30,10 +30,11 @@ class Peers:
     def __len__(self) -> int:
         return len(self._names)
 
-    def admit(self, connection: Connection) -> Address:
-        """A connection is ready."""
+    def admit(self, connection: Connection, *, by_id: bool = True) -> Address:
+        """A connection is ready. With `by_id` False storage nodes too get an address for each connection: who has yet
+        to prove that it is that node must not be sent what is meant for it."""
         role, node_id = connection.peer.role, connection.peer.node_id
-        if role is Role.STORAGE_NODE:
+        if role is Role.STORAGE_NODE and by_id:
             address = node_address(StorageNodeID(node_id))
         elif role is Role.METADATA_REPOSITORY:
             address = METADATA_REPOSITORY

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from varlog import errors
-from varlog.core.address import Address
+from varlog.core.address import Address, node_address
 from varlog.core.messages import (
     AbortStream,
     AnnounceNode,
@@ -52,7 +52,7 @@ from varlog.daemon.config import MetadataRepositoryConfig
 from varlog.daemon.peers import Peers, answers_ping
 from varlog.metarepo.journal import Journal
 from varlog.storage.files import FileSystem
-from varlog.types import ClusterID
+from varlog.types import ClusterID, StorageNodeID
 from varlog.wire.connection import Connection
 from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Identity, Role
@@ -153,8 +153,8 @@ class MetadataRepositoryServer:
     # Connections
 
     def on_connected(self, connection: Connection) -> None:
-        address = self.peers.admit(connection)
-        self._log.debug("connected", peer=address, remote=connection.remote)
+        address = self.peers.admit(connection, by_id=False)
+        self._log.debug("connected", peer=_named(connection), address=address, remote=connection.remote)
 
     def on_message(self, connection: Connection, message: Message) -> None:
         if type(message) not in _ACCEPTED[connection.peer.role] and answers_ping(connection, message):
@@ -176,8 +176,11 @@ class MetadataRepositoryServer:
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         address = self.peers.drop(connection)
-        if address is not None and error is not None:
-            self._log.info("connection closed", peer=address, reason=str(error))
+        if address is None:
+            return
+        self.repository.on_closed(address)
+        if error is not None:
+            self._log.info("connection closed", peer=_named(connection), reason=str(error))
 
     def _send(self, address: Address, message: Message) -> None:
         self.peers.send(address, message)  # who is not there finds out what it missed when it is again (rule 5)
@@ -222,6 +225,11 @@ class MetadataRepositoryServer:
             self.repository.tick(time.time())
         except errors.VarlogError as error:
             self._fail(error)
+
+
+def _named(connection: Connection) -> str:
+    peer = connection.peer
+    return node_address(StorageNodeID(peer.node_id)) if peer.role is Role.STORAGE_NODE else peer.role.name.lower()
 
 
 def _check(peer: Identity, message: Message) -> None:

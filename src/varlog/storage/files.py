@@ -156,7 +156,7 @@ class OSFileSystem:
         return OSFile(os.open(path, os.O_RDWR | os.O_CLOEXEC))
 
     def create(self, path: str) -> OSFile:
-        return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+        return OSFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -28,14 +28,19 @@ def main(config: StorageNodeConfig, fs: FileSystem | None = None) -> int:
 
 
 def health(node: StorageNodeServer) -> Health:
-    """Whether it serves: it is connected to the metadata repository and none of its replicas needs repair."""
+    """Whether it serves: it is connected to the metadata repository, which knows it, and none of its replicas needs
+    repair."""
     replicas = [replica.executor.info() for replica in node.replicas]
     broken = [replica.lsid for replica in replicas if not replica.healthy]
-    status = "ok" if node.is_connected and not broken else "degraded" if broken else "disconnected"
+    refusal = node.announcing.refusal
+    status = "disconnected" if not node.is_connected else "refused" if refusal else "ok"
+    if broken:
+        status = "degraded"
     details = {
         "snid": node.snid,
         "address": node.address,
         "metadata_repository": "connected" if node.is_connected else "not connected",
+        "refused": refusal or None,
         "log_streams": {replica.lsid: replica.state.name for replica in replicas},
         "in_need_of_repair": broken,
     }

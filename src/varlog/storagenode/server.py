@@ -26,7 +26,7 @@ from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import (
     AddLogStream,
-    AnnounceNode,
+    AdoptIdentity,
     Append,
     Decided,
     GetFingerprint,
@@ -43,6 +43,7 @@ from varlog.core.messages import (
     Unseal,
     VolumeInfo,
 )
+from varlog.core.proving import Outcome
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
@@ -51,6 +52,7 @@ from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.options import StorageOptions
+from varlog.storagenode.announcing import Announcing
 from varlog.storagenode.fingerprinting import Fingerprinting
 from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Reading, Result
@@ -74,11 +76,13 @@ READS_PER_TURN: Final = 64
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck}),
-    Role.MANAGER: frozenset[type[Message]]({GetInfo, AddLogStream, RemoveLogStream, Seal, Unseal}),
+    Role.MANAGER: frozenset[type[Message]]({GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, Seal, Unseal}),
 }
 
 
-_HOSTED: Final = frozenset[type[Message]]({AddLogStream, RemoveLogStream, GetInfo, GetFingerprint, Unseal})
+_HOSTED: Final = frozenset[type[Message]](
+    {AddLogStream, AdoptIdentity, RemoveLogStream, GetInfo, GetFingerprint, Unseal}
+)
 
 
 class StorageNodeServer:
@@ -103,6 +107,7 @@ class StorageNodeServer:
         self.peers = Peers()
         self.branches: Counter[object] = Counter()
         """How often the core took which way."""
+        self.announcing = Announcing(volumes)
         self.node = StorageNode(volumes.snid, volumes.boot, self._send, self._observe)
         options = StorageOptions(segment_bytes=config.segment_bytes, sync=config.sync)
         self.replicas = Replicas(fs, volumes, options, self._send, self._observe, self._serve)
@@ -124,8 +129,6 @@ class StorageNodeServer:
         self._is_active = True
         self._is_stopping = False
         self._has_failed = False
-        self._is_announced = True
-        """False if the metadata repository had no time to listen."""
         self._timer: asyncio.TimerHandle | None = None
         self._server: Server
 
@@ -220,10 +223,8 @@ class StorageNodeServer:
         match message:
             case Metadata():
                 self._on_metadata(message)
-            case Decided(_, code, _, _, _, detail):
-                self._is_announced = code != errors.Busy.code
-                if code:
-                    self._log.info("not taking part", reason=detail)
+            case Decided():
+                self._on_announced(message)
             case _:
                 self._receive(METADATA_REPOSITORY, message)
 
@@ -246,6 +247,8 @@ class StorageNodeServer:
                 self._hosting.remove(source, message)
             case GetInfo(request):
                 self._send(source, self.info(request))
+            case AdoptIdentity():
+                self._adopt(source, message)
             case GetFingerprint(_, lsid):
                 replica = None if self._hosting.is_leaving(lsid) else self.replicas.get(lsid)
                 self._fingerprinting.answer(source, message, replica)
@@ -274,10 +277,25 @@ class StorageNodeServer:
         return self._requests
 
     def _announce(self) -> None:
-        """Say where this node is and what it has; until it is registered that changes nothing."""
-        self._is_announced = True
-        paths = tuple(self._volumes.paths)
-        self._send(METADATA_REPOSITORY, AnnounceNode(self._request(), self.snid, self.address, paths))
+        """Say where this node is and who it is; until it is registered that changes nothing."""
+        self._send(METADATA_REPOSITORY, self.announcing.announce(self._request(), self.address))
+
+    def _on_announced(self, answer: Decided) -> None:
+        try:
+            outcome = self.announcing.on_decided(answer)
+        except errors.WrongIdentity as error:
+            self._fail(error)
+            return
+        if outcome in (Outcome.ADMITTED, Outcome.PROVEN):  # what was reported before did not count
+            self.node.on_reconnected()
+            self._pass_time()
+        if outcome is Outcome.PROVEN:
+            self._announce()
+
+    def _adopt(self, source: Address, message: AdoptIdentity) -> None:
+        self._send(source, self.announcing.adopt(message))
+        self.node.boot = self.announcing.boot
+        self._announce()
 
     def _fail(self, error: errors.VarlogError) -> None:
         """Do nothing more, whatever has arrived already, and write nothing more, whatever is staged."""
@@ -356,7 +374,9 @@ class StorageNodeServer:
             for replica in self.replicas
             if not self._hosting.is_leaving(replica.executor.lsid)
         )
-        return Info(request, self.snid, self._volumes.boot, replicas, self.address, _space(self._volumes.paths))
+        known = self.announcing.is_identified
+        space = _space(self._volumes.paths)
+        return Info(request, self.snid, self.node.boot, replicas, self.address, space, is_identified=known)
 
     # Settling: what a turn of the loop has brought is reported, read and written together.
 
@@ -472,7 +492,7 @@ class StorageNodeServer:
             return
         self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
         self._is_active = False
-        if not self._is_announced:
+        if self.announcing.is_due:
             self._announce()
         self._pass_time()
 

@@ -1,28 +1,32 @@
 """The volumes of a storage node: where its data lies, and who the node is (B1, B2, B4, B5).
 
 A replica lies in `<volume>/cid=<cid>/snid=<snid>/lsid=<lsid>`, on one volume. The directory above it, the
-StorageNodePath, also holds `boot`, how often the node was started, and `lock`, which one process has. A node that is
-not told its id takes the one it finds on its volumes, or makes one at random and keeps it by making the directory.
+StorageNodePath, also holds `boot`, how often the node was started, `identity`, by which it proves who it is
+(`identity`), and `lock`, which one process has. A node that is not told its id takes the one it finds on its volumes,
+or makes one at random and keeps it by making the directory.
 
-What must always hold: the boot number is greater at every start, on whatever volumes survive.
+What must always hold: the number of starts grows with every start, on whatever volumes survive; and a start that is
+refused leaves nothing behind.
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from varlog import errors
-from varlog.storage.directory import error_of, lock_directory
+from varlog.core.identity import boot_of
+from varlog.storage.directory import lock_directory
 from varlog.storage.files import FileSystem, Lock
 from varlog.storage.logfiles import publish
+from varlog.storagenode import identity
+from varlog.storagenode.identity import Secrets, volume_errors
 from varlog.types import MAX_ID, ClusterID, LogStreamID, StorageNodeID
 
 _BOOT_NAME = "boot"
 _BOOT_BYTES = 32
-_LAST_BOOT = (1 << 63) - 1
+_MOST_STARTS = (1 << 32) - 1
 
 
 class Volumes:
@@ -33,8 +37,9 @@ class Volumes:
         self.cid = cid
         self.snid = snid
         self.paths = tuple(paths)
-        self.boot = 0
-        """Greater at every start."""
+        self.starts = 0
+        """How often the node was started on these volumes."""
+        self.secrets: Secrets
         self._fs = fs
         self._locks: list[Lock] = []
 
@@ -54,11 +59,14 @@ class Volumes:
             if not fs.is_writable_directory(path):
                 raise errors.NotWritable(f"volume {path} is not an existing directory that can be written")
         volumes = cls(fs, cid, snid or _find_snid(fs, cid, paths), paths)
+        for path, node_path in zip(paths, volumes.node_paths, strict=True):
+            if not fs.exists(node_path):
+                _check_unclaimed(fs, path, node_path)
         exist = [path for path in volumes.node_paths if fs.exists(path)]
         if error_if_exists and exist:
             raise errors.AlreadyExists(f"{exist[0]} exists already; this node was started before")
         for path in volumes.node_paths:
-            with _typed_errors(path):
+            with volume_errors(path):
                 fs.mkdir(path)
         try:
             volumes._begin()
@@ -70,22 +78,29 @@ class Volumes:
     def _begin(self) -> None:
         for path in self.node_paths:
             self._locks.append(lock_directory(self._fs, path))
-        self.boot = max(map(self._read_boot, self.node_paths)) + 1
+        occupied = [path for path in self.node_paths if _numbers(self._fs, path, "lsid=")]
+        self.secrets = Secrets.load(self._fs, self.cid, self.snid, self.node_paths, occupied)
+        self.starts = max(map(self._read_starts, self.node_paths)) + 1
         for path in self.node_paths:
-            with _typed_errors(path):
-                publish(self._fs, path, _BOOT_NAME, b"%d" % self.boot).close()
+            with volume_errors(path):
+                publish(self._fs, path, _BOOT_NAME, b"%d" % self.starts).close()
 
-    def _read_boot(self, path: str) -> int:
+    @property
+    def boot(self) -> int:
+        """The number of this start: greater at every one."""
+        return boot_of(self.secrets.held.generation if self.secrets.held is not None else 0, self.starts)
+
+    def _read_starts(self, path: str) -> int:
         name = f"{path}/{_BOOT_NAME}"
         if not self._fs.exists(name):
             return 0
-        with _typed_errors(name):
+        with volume_errors(name):
             file = self._fs.open(name)
             try:
                 data = file.pread(_BOOT_BYTES, 0)
             finally:
                 file.close()
-        if not bytes(data).isdigit() or int(data) > _LAST_BOOT:
+        if not bytes(data).isdigit() or int(data) >= _MOST_STARTS:
             raise errors.WrongIdentity(f"{name} does not hold the number of a start")
         return int(data)
 
@@ -116,6 +131,18 @@ class Volumes:
         self._locks.clear()
 
 
+def _check_unclaimed(fs: FileSystem, volume: str, wanted: str) -> None:
+    """A volume that holds another node, and not this one, was swapped or mistaken for this node's. Whatever were made
+    there anew would pass for a lost disk."""
+    for cid in _numbers(fs, volume, "cid="):
+        for snid in _numbers(fs, f"{volume}/cid={cid}", "snid="):
+            if identity.read(fs, f"{volume}/cid={cid}/snid={snid}") is not None:
+                raise errors.WrongIdentity(
+                    f"volume {volume} is of storage node {snid} of cluster {cid}, there is no {wanted} on it; start "
+                    "the node with its own volumes, or move what is there away"
+                )
+
+
 def _find_snid(fs: FileSystem, cid: ClusterID, paths: Sequence[str]) -> StorageNodeID:
     found = {number for path in paths for number in _numbers(fs, f"{path}/cid={cid}", "snid=")}
     if len(found) > 1:
@@ -127,19 +154,8 @@ def _find_snid(fs: FileSystem, cid: ClusterID, paths: Sequence[str]) -> StorageN
 
 def _numbers(fs: FileSystem, path: str, prefix: str) -> list[int]:
     """The ids that directories are named after. What is not named exactly as this node names them is none of its."""
-    with _typed_errors(path):
+    with volume_errors(path):
         names = fs.listdir(path) if fs.exists(path) else []
     found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     numbers = [int(digits) for digits in found if digits.isascii() and digits.isdigit() and digits[0] != "0"]
     return [number for number in numbers if number <= MAX_ID]
-
-
-@contextmanager
-def _typed_errors(path: str) -> Iterator[None]:
-    """A volume that cannot be used is not usable, whatever the operating system calls it; only a full one is told
-    apart."""
-    try:
-        yield
-    except OSError as e:
-        error = error_of(path, e)
-        raise (error if isinstance(error, errors.DiskFull) else errors.NotWritable(f"{path}: {e}")) from e
