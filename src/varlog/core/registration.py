@@ -124,7 +124,7 @@ class Registrar(Conversing):
         return snid
 
     def _register(self, info: Info, location: str, to: Address) -> Generator[Requests, Seq[Answer], None]:
-        generation = generation_of(info.boot) + 1 if info.is_identified else 1  # it was part of a cluster before
+        generation = generation_of(info.boot) + 1  # it may have been part of a cluster before
         volumes = tuple(volume.path for volume in info.volumes)
         secret = self._new_secret()
         proof = proof_of(info.snid, secret)
