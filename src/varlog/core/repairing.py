@@ -100,7 +100,7 @@ def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iter
     elif not replica.healthy:
         if snid not in stream.replicas:
             why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"
-            yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid), why)
+            yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, failed_only=True), why)
     elif not has_caught_up(stream, replica):
         yield copy(situation, stream, snid, replica)
 

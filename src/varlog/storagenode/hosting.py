@@ -69,6 +69,9 @@ class Hosting:
         elif message.new_only and replica.executor.epoch > 0:
             past = errors.AlreadyExists(f"log stream {lsid} has a past on this node, in {replica.volume}; it was left")
             self._refuse(source, message.request, lsid, past)
+        elif message.failed_only and replica.executor.healthy:
+            sound = errors.Conflict(f"log stream {lsid} is sound on this node; it was left")
+            self._refuse(source, message.request, lsid, sound)
         else:
             self._leaving[lsid] = [(source, message.request)]
             self._leave(lsid)

@@ -105,6 +105,8 @@ class RemoveLogStream(Message, frozen=True):
     lsid: LogStreamID
     new_only: bool = False
     """Only if nothing has happened to it since it was made: what has a past is refused, and left as it is (B6)."""
+    failed_only: bool = False
+    """Only if it has failed or is corrupt. A request that comes late finds it repaired, and must not delete that."""
 
 
 class Seal(Message, frozen=True):
