@@ -12,12 +12,12 @@ their results to `finish_scan`; then `flush`; then write what the executors have
 more, whenever it suits after any of these calls:
 
 - *Sources.* Take `syncing.fetches`; for each plan call `storage.copy_from(fetch.llsn_begin, fetch.after,
-  fetch.max_bytes)` of its replica, in any thread, and hand what it returns, or the VarlogError it raises, to
-  `finish_fetch`; on Corrupt, `storage.condemn` it first, as for a read.
-- *Restarts.* Take `syncing.restarts`; for each plan check its base (`storage.check_base`), `remove` the replica, delete
-  its directory once no group and no read of it is under way, create it anew with `LogStreamStorage.create(...,
-  base=plan.base, epoch=plan.epoch)` on the same volume, and `add` an executor that has recovered from that. A crash in
-  the middle leaves the old replica, or none: the manager adds it again.
+  fetch.max_bytes, plan.executor.dedup.fold)` of its replica, in any thread, and hand what it returns, or the
+  VarlogError it raises, to `finish_fetch`; on Corrupt, `storage.condemn` it first, as for a read.
+- *Restarts.* Take `syncing.restarts`; for each plan make its base with `storage.copying.base_of(plan.base, plan.epoch)`
+  (which refuses what is none), `remove` the replica, delete its directory once no group and no read of it is under way,
+  make it anew with `LogStreamStorage.create(..., base=base)` on the same volume, and `add` an executor that has
+  recovered from that. A crash in the middle leaves the old replica, or none: the manager adds it again.
 - *Time.* When `syncing.due` has come, `flush`, though nothing else may have happened.
 """
 
@@ -105,6 +105,8 @@ class StorageNode:
         self._seq = 0
         self._asks = True
         self._reported = -KEEP_ALIVE
+        self._owed_since: float | None = None
+        """When the first full report was sent that the metadata repository has not answered."""
         self._stream_handlers: dict[type[Message], Callable[[LogStreamExecutor, Address, Any, float], None]] = {
             Append: self._on_append,
             Replicate: self._on_replicate,
@@ -169,7 +171,7 @@ class StorageNode:
                 self._on_snapshot(message, now)
             case GetInfo(request):
                 replicas = tuple(executor.info() for executor in self._executors.values())
-                self._send(source, Info(request, self.snid, self.boot, replicas))
+                self._send(source, Info(request, self.snid, self.boot, replicas, unanswered=self.unanswered(now)))
             case _:
                 raise errors.InvalidArgument(f"a storage node does not take {type(message).__name__}")
 
@@ -232,6 +234,8 @@ class StorageNode:
 
     def _on_commit(self, message: Commit, now: float) -> None:
         if message.version <= self.version:
+            if message.prev_version == message.version:  # all that a full report is answered with when nothing happened
+                self._owed_since = None
             return
         if message.prev_version != self.version:
             if message.prev_version > self.version:
@@ -269,6 +273,7 @@ class StorageNode:
             return
         self.version = message.version
         self._asks = False
+        self._owed_since = None
         for hosted in self._executors.values():
             hosted.listed_epoch = Epoch(0)  # what the snapshot does not list, its watermark says nothing of
         for end in message.streams:
@@ -468,9 +473,15 @@ class StorageNode:
         self._seq += 1
         if full:
             self._reported = now
+            if self._owed_since is None:
+                self._owed_since = now
         ask = full and self._asks
         report = Report(self.snid, self.boot, self._seq, self.seen_version, tuple(lines), full, ask)
         self._send(METADATA_REPOSITORY, report)
+
+    def unanswered(self, now: float) -> float:
+        """For how many seconds the metadata repository has owed the answer to a full report; 0 if it owes none."""
+        return 0.0 if self._owed_since is None else max(0.0, now - self._owed_since)
 
     @property
     def seen_version(self) -> Version:

@@ -47,11 +47,13 @@ from varlog.sim.evidence import (
     TopicState,
 )
 from varlog.sim.history import History, Kind
+from varlog.sim.managing import ManagerHost, Operation
 from varlog.sim.medium import Image
-from varlog.sim.metadata import ManagerHost, MetadataHost
+from varlog.sim.metadata import MetadataHost
 from varlog.sim.nemesis import Fault, Nemesis, draw_profile
 from varlog.sim.network import Network, NetworkFault
 from varlog.sim.nodes import StorageNodeHost
+from varlog.sim.operators import Operators
 from varlog.sim.process import Process
 from varlog.sim.runner import SeedReport, Violation
 from varlog.sim.shape import Shape
@@ -115,14 +117,16 @@ class Cluster:
         self.repositories = [self._make_repository(number + 1) for number in range(shape.repositories)]
         self.network.repositories = [host.process.name for host in self.repositories]
         self.manager = self._make_manager()
+        self._managers = [self.manager, *(self._make_second_manager() for _ in range(shape.managers - 1))]
+        self.operators = Operators(world, self._managers, [host.snid for host in self.nodes])
         self.clients = self._make_clients()
         self._disk_owners: list[StorageNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
         self._hosts: dict[str, StorageNodeHost | MetadataHost | ManagerHost | ClientHost] = {}
-        for host in (*self._disk_owners, self.manager, *self.clients):
+        for host in (*self._disk_owners, *self._managers, *self.clients):
             self._hosts[host.process.name] = host
         self._operating_until = 0.0
-        self._rotten = ""
-        """The node whose disk has rotted; all others keep theirs, so that no entry loses every copy."""
+        self._damaged = self.nodes[0].process.name if shape.lying_disk else ""
+        """The node whose disk lies, rotted or was lost; all others keep theirs, so that no entry loses every copy."""
 
     def _observe(self, branch: Enum) -> None:
         self.branches[branch] += 1
@@ -175,6 +179,9 @@ class Cluster:
         outsider = self._rng.choice(snids) if shape.outsider else None
         return ManagerHost(process, self.network, snids, streams, shape.replication_factor, outsider)
 
+    def _make_second_manager(self) -> ManagerHost:
+        return ManagerHost(self.world.process("manager/2"), self.network, (), (), self.shape.replication_factor)
+
     def _make_clients(self) -> list[ClientHost]:
         shape, shared, rng = self.shape, self._shared, self._rng
         made: list[ClientHost] = []
@@ -203,13 +210,15 @@ class Cluster:
             node.start()
         for repository in self.repositories:
             repository.start()
-        self.manager.start()
+        for manager in self._managers:
+            manager.start()
         self.world.run(self.world.now + SET_UP_SECONDS, stop=lambda: self.is_running)
         if not self.is_running:
             raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
 
     def operate(self) -> None:
-        """What operators do while the cluster runs: they add a log stream, and seal one for no reason."""
+        """What operators do while the cluster runs: they add a log stream, seal one for no reason, and more."""
+        self.operators.work(self.shape.operations, FAULT_SECONDS)
         rng = self.world.rng("operator")
         self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._add_stream, rng)
         for _ in range(self.shape.operator_seals):
@@ -270,9 +279,9 @@ class Cluster:
         match fault:
             case Fault.CLOCK_JUMP:  # whose wall clock anything depends on
                 return [*repositories, *(client.process.name for client in self.clients)]
-            case Fault.BIT_ROT:
-                rottable = nodes if self.shape.replication_factor > 1 and not self.shape.lying_disk else []
-                return [name for name in rottable if self._rotten in ("", name)]
+            case Fault.BIT_ROT | Fault.LOST_DISK:
+                many = self.shape.replication_factor > 1
+                return [name for name in nodes if many and self._damaged in ("", name)]
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
                 return nodes if self.store is not None else [*nodes, *repositories]
             case Fault.STORE_OUTAGE | Fault.TAKEOVER:
@@ -303,8 +312,14 @@ class Cluster:
     def rot(self, name: str, rng: Random) -> bool:
         struck = self.disk(name).rot(rng, suffix=".seg") is not None
         if struck:
-            self._rotten = name
+            self._damaged = name
         return struck
+
+    def lose_disk(self, name: str) -> None:
+        host = self._hosts[name]
+        assert isinstance(host, StorageNodeHost), "nobody else has a disk to lose"
+        host.lose_disk()
+        self._damaged = name
 
     def take_over(self) -> bool:
         standby = [host for host in self.repositories if host.process.alive and not host.leads]
@@ -317,7 +332,7 @@ class Cluster:
             self.store.available = available
 
     def heal(self) -> None:
-        """Start whatever is down; from now on nothing fails."""
+        """Start whatever is down, and take back what operators wanted; from now on nothing fails."""
         if self.store is not None:
             self.store.odds = StoreFaults()
         for owner in self._disk_owners:
@@ -326,6 +341,12 @@ class Cluster:
             self.restart(name)
         if self.shape.lost_node:
             self.kill(self.nodes[-1].process.name)
+        self._tidy_up()
+
+    def _tidy_up(self) -> None:
+        """Once the managers know how things are, and again for what was under way meanwhile."""
+        for seconds in (1.0, 2.0, 3.0):
+            self.world.at(seconds, self.operators.tidy_up)
 
     # Evidence
 
@@ -359,7 +380,7 @@ class Cluster:
 
     def _dump(self, node: StorageNodeHost) -> list[ReplicaDump]:
         dumps = []
-        excused = node.process.name in self._damaged
+        excused = node.process.name == self._damaged
         for executor in node.node.executors:
             storage = node.storages[executor.lsid] if node.process.alive else node.reopened(executor.lsid)
             trim = executor.trim_glsn
@@ -371,12 +392,6 @@ class Cluster:
 
     def _is_outsider(self, node: StorageNodeHost, lsid: LogStreamID) -> bool:
         return self.leader is not None and node.snid not in self.leader.repository.state.streams[lsid].replicas
-
-    @property
-    def _damaged(self) -> set[str]:
-        """The nodes whose disks lied or rotted: what is wrong with them is not the protocol's fault."""
-        lying = {self.nodes[0].process.name} if self.shape.lying_disk else set()
-        return lying | {self._rotten}
 
     def unsettled(self) -> list[str]:
         """What a healed cluster has not put in order: log streams that do not run, replicas that are behind."""
@@ -408,11 +423,6 @@ class Cluster:
             and (replica.epoch, replica.committed_end, replica.global_hwm) == (stream.epoch, stream.llsn_end, hwm)
         )
 
-    @property
-    def may_need_repair(self) -> bool:
-        """A replica may have lost what only a copy from another one could bring back."""
-        return self.shape.lying_disk or bool(self._rotten)
-
     def stop_clients(self) -> None:
         """Let what is under way end; nothing new is begun."""
         self._shared.stopping = True
@@ -422,6 +432,7 @@ class Cluster:
         coverage = Coverage(
             {
                 "faults": (Fault, ClockFault, NetworkFault, DiskFault, StoreFault),
+                "operators": (Operation,),
                 "state transitions": (Transition,),
                 "protocol rules": (Branch,),
             }
@@ -494,10 +505,7 @@ def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> S
 
 
 def _liveness(cluster: Cluster, healed: float) -> LivenessPhase | None:
-    """What a healed cluster owes: everything, or with a node gone that what is committed can be read; nothing where a
-    replica may need a copy from another one."""
-    if cluster.may_need_repair:
-        return None
+    """What a healed cluster owes: everything; where a node is gone for good, as much as the others can do."""
     writers = [client.process.name for client in cluster.clients if isinstance(client, WriterClient)]
     unsettled = cluster.unsettled()
     if cluster.shape.lost_node:

@@ -39,6 +39,7 @@ class Fault(Enum):
     WRITE_ERROR = "disk write was to fail"
     SYNC_ERROR = "disk sync was to fail"
     BIT_ROT = "disk bit flipped"
+    LOST_DISK = "disk was lost and replaced by an empty one"
     SLOW_DISK = "disk became slow"
     CLOCK_JUMP = "clock jumped"
     CLOCK_DRIFT = "clock drifted"
@@ -75,6 +76,9 @@ class Cluster(Protocol):
 
     def rot(self, name: str, rng: random.Random) -> bool:
         """Flip a bit on its disk, somewhere it can be survived; False if there is no such place."""
+
+    def lose_disk(self, name: str) -> None:
+        """End the process and its disk; an empty one takes its place."""
 
     def take_over(self) -> bool:
         """Let a standby metadata repository try to lead, though nothing is wrong; False if there is none."""
@@ -120,6 +124,7 @@ _DISKS: Final = {
     Fault.WRITE_ERROR: 2.0,
     Fault.SYNC_ERROR: 3.0,
     Fault.BIT_ROT: 1.0,
+    Fault.LOST_DISK: 1.0,
     Fault.SLOW_DISK: 2.0,
     Fault.POWER_LOSS: 2.0,
 }
@@ -230,7 +235,7 @@ class Nemesis:
         if not names:
             return False
         match fault:
-            case Fault.KILL | Fault.POWER_LOSS:
+            case Fault.KILL | Fault.POWER_LOSS | Fault.LOST_DISK:
                 self._fell(fault, self._rng.choice(names))
             case Fault.KILL_ALL | Fault.POWER_LOSS_ALL:
                 for name in names:
@@ -255,6 +260,8 @@ class Nemesis:
     def _fell(self, fault: Fault, name: str) -> None:
         if fault in (Fault.KILL, Fault.KILL_ALL):
             self._cluster.kill(name)
+        elif fault is Fault.LOST_DISK:
+            self._cluster.lose_disk(name)
         else:
             self._cluster.power_loss(name)
         self._last([name], lambda: self._cluster.restart(name))

@@ -35,6 +35,9 @@ class Shape:
     """The metadata store that several repositories share refuses, loses and delays requests."""
     outsider: bool = False
     """One node has data of log streams it is no replica of."""
+    managers: int = 1
+    operations: int = 0
+    """How often an operator drains, replaces, moves, adds or holds something."""
 
     @classmethod
     def draw(cls, world: World) -> Shape:
@@ -57,6 +60,8 @@ class Shape:
             bad_store=rng.random() < 0.5,
             operator_seals=rng.choice((0, 5, 15, 40)),
             outsider=nodes > replication_factor and rng.random() < 0.3,
+            managers=rng.choice((1, 1, 2)),
+            operations=rng.choice((0, 4, 12)),
         )
 
     def __str__(self) -> str:
@@ -76,6 +81,8 @@ class Shape:
                 f"segments of {self.segment_bytes} bytes",
                 f"{self.dedup_sequences} sequences remembered",
                 f"{self.operator_seals} seals for no reason",
+                f"{self.operations} operations",
+                f"{self.managers} managers",
                 *(trait for trait, has in traits.items() if has),
             ]
         )
