@@ -7,7 +7,7 @@ manager takes in it. It is handed to `node_findings` and `stream_findings`; `dia
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import StrEnum
 from itertools import count
 from typing import Final
@@ -47,6 +47,11 @@ class Look:
     def doing(self, subject: str) -> str:
         """The manager's steps for a subject, in its own words."""
         return _few(step.sentence.partition(": ")[2] for step in self._steps if step.subject == subject)
+
+    def doing_for(self, lsids: Collection[LogStreamID]) -> str:
+        """The manager's steps for some log streams."""
+        subjects = {f"log stream {lsid}" for lsid in lsids}
+        return _few(step.sentence for step in self._steps if step.subject in subjects)
 
     def doing_about(self, snid: StorageNodeID) -> str:
         """The manager's steps that are for a node, or because of it."""

@@ -111,7 +111,7 @@ def _draining(look: Look, node: NodeInfo) -> Iterator[Finding]:
         return
     sets = look.sets_with(node.snid)
     if sets:
-        doing, person = look.doing_about(node.snid), f"to let it keep them: varlog node undrain {node.snid}"
+        doing, person = look.doing_for(sets), f"to let it keep them: varlog node undrain {node.snid}"
     else:
         doing, person = "", f"stop it and take it out (varlog node remove {node.snid}), or let it have replicas again"
         person += f" (varlog node undrain {node.snid})"
