@@ -16,6 +16,7 @@ import pytest
 from varlog import batch
 from varlog.errors import Trimmed
 from varlog.storage.files import FileSystem
+from varlog.storage.format import LogBase
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage, Recovered, StorageOptions
 from varlog.types import (
@@ -137,8 +138,23 @@ class Model:
         return [one for one in self.committed if one[0] + one[1].count - 1 > self.trim_glsn]
 
 
-def model_of(records: list[Record]) -> Model:
-    model = Model()
+def model_at(base: LogBase | None) -> Model:
+    """A log that has just begun."""
+    if base is None:
+        return Model()
+    return Model(
+        committed_end=base.llsn,
+        hwm=base.hwm,
+        local_hwm=base.local_hwm,
+        version=base.version,
+        epoch=base.epoch,
+        trim_glsn=base.trim_glsn,
+        dedup=json.loads(base.snapshot),
+    )
+
+
+def model_of(records: list[Record], base: LogBase | None = None) -> Model:
+    model = model_at(base)
     for record in records:
         model.apply(record)
     return model
@@ -157,9 +173,16 @@ def options(segment_bytes: int = 1024, *, sync: bool = True) -> StorageOptions:
 class Owner:
     """See the module's text. Every entry it appends is different."""
 
-    def __init__(self, fs: FileSystem, settings: StorageOptions | None = None, *, path: str = PATH) -> None:
-        self._begin(fs, settings or options(), path, Model())
-        self.storage = LogStreamStorage.create(fs, path, IDENTITY, self.options)
+    def __init__(
+        self,
+        fs: FileSystem,
+        settings: StorageOptions | None = None,
+        *,
+        path: str = PATH,
+        base: LogBase | None = None,
+    ) -> None:
+        self._begin(fs, settings or options(), path, model_at(base))
+        self.storage = LogStreamStorage.create(fs, path, IDENTITY, self.options, base)
         self.storage.snapshot_source = self._snapshot
 
     @classmethod
@@ -202,11 +225,15 @@ class Owner:
     # Records
 
     def append(self, count: int = 2, size: int = 20) -> Batch:
+        return self.copy(self.model.epoch, count, size)
+
+    def copy(self, epoch: int, count: int = 2, size: int = 20) -> Batch:
+        """A batch that was written in another epoch, elsewhere."""
         self._sequence += 1
-        label = f"{self.model.epoch}:{self._sequence}:".encode()
+        label = f"{epoch}:{self._sequence}:".encode()
         entries = [(label + bytes([65 + i])).ljust(size, b".") for i in range(count)]
         data = batch.encode(entries, writer_id=7, sequence=self._sequence)
-        one = Batch(self.model.end, self.model.epoch, self._sequence, data, count)
+        one = Batch(self.model.end, Epoch(epoch), self._sequence, data, count)
         self._stage(one)
         self.storage.stage_batch(one.llsn, one.epoch, self._sequence - 1, data, batch.peek_header(data))
         return one

@@ -22,6 +22,7 @@ from tests.storage.owner import (
     Owner,
     check_opened,
     check_recovered,
+    model_at,
     model_of,
     options,
 )
@@ -29,8 +30,9 @@ from varlog.errors import NoSuchReplica
 from varlog.sim.crash import CrashState, crash_states
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Image
+from varlog.storage.format import LogBase
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.types import LLSN
+from varlog.types import GLSN, LLSN, Epoch, Version
 
 Run = Callable[["NotingOwner"], None]
 
@@ -38,9 +40,10 @@ Run = Callable[["NotingOwner"], None]
 class NotingOwner(Owner):
     """Notes in the recording what was issued and what is durable."""
 
-    def __init__(self, disk: SimDisk, settings: StorageOptions) -> None:
+    def __init__(self, disk: SimDisk, settings: StorageOptions, base: LogBase | None = None) -> None:
         self._disk = disk
-        super().__init__(disk, settings)
+        self.base = base
+        super().__init__(disk, settings, base=base)
         disk.note(("durable", 0))
 
     def flush(self) -> None:
@@ -133,13 +136,33 @@ def trim(owner: NotingOwner) -> None:
     for _ in range(4):
         owner.append(2, 130)
     owner.flush()
-    owner.commit()
+    for _ in range(4):
+        owner.commit(1)
     owner.trim(3)
     owner.flush()
     owner.append(1, 60)
     owner.flush()
     owner.trim(5)
     owner.commit()
+    owner.flush()
+
+
+def copy_of_another_replica(owner: NotingOwner) -> None:
+    """M9: what was stored is voided, then batches of other epochs follow, later ones than the promised one too."""
+    owner.append(2, 60)
+    owner.flush()
+    owner.commit()
+    owner.append(2, 60)
+    owner.flush()
+    owner.seal()
+    owner.flush()
+    for epoch in (2, 2, 4, 8):
+        owner.copy(epoch, 2, 150)
+        owner.flush()
+        owner.commit(1, skip=epoch)
+    owner.copy(8, 1, 200)
+    owner.seal(owner.model.end)
+    owner.commit(1)
     owner.flush()
 
 
@@ -236,8 +259,9 @@ RUNS: dict[Run, StorageOptions] = {
     roll_in_one_group: options(900),
     seal_and_unseal: options(2048),
     seal_across_segments: options(600),
-    trim: options(700),
+    trim: options(900),
     trim_everything: options(600),
+    copy_of_another_replica: options(700),
     everything: options(3000),
     without_sync: options(4096, sync=False),
     without_sync_over_a_roll: options(700, sync=False),
@@ -250,7 +274,8 @@ class Judge:
 
     def __init__(self, owner: NotingOwner) -> None:
         self.records = len(owner.records)
-        self._models = [model_of(owner.records[:k]) for k in range(len(owner.records) + 1)]
+        self._models = [model_of(owner.records[:k], owner.base) for k in range(len(owner.records) + 1)]
+        self._base = owner.base
         self.options = owner.options
         self.states = 0
         self.chosen: set[int] = set()
@@ -264,7 +289,9 @@ class Judge:
             model = self.open(disk, max(durable, 0), issued)
         except NoSuchReplica:
             assert durable < 0, "the log was made, and is gone"
-            LogStreamStorage.create(disk, PATH, IDENTITY, self.options).close()
+            base = self._base if self.states % 2 else None
+            LogStreamStorage.create(disk, PATH, IDENTITY, self.options, base).close()
+            check_opened(LogStreamStorage.open(disk, PATH, IDENTITY, self.options), model_at(base))
             return
         disk.power_loss(random.Random(self.states))
         check_opened(LogStreamStorage.open(disk, PATH, IDENTITY, self.options), model)
@@ -316,11 +343,11 @@ def _pairs(state: CrashState) -> list[tuple[str, int]]:
     return [note for note in state.notes if isinstance(note, tuple)]
 
 
-def judge_run(run: Run) -> Judge:
+def judge_run(run: Run, settings: StorageOptions | None = None, base: LogBase | None = None) -> Judge:
     """Record a run and check every state a crash may leave of it."""
     disk = SimDisk()
     disk.start_recording()
-    owner = NotingOwner(disk, RUNS[run])
+    owner = NotingOwner(disk, settings or RUNS[run], base)
     run(owner)
     recording = disk.recorded()
     judge = Judge(owner)
@@ -338,3 +365,35 @@ def test_every_crash_state_recovers(run: Run) -> None:
     judge = judge_run(run)
     assert judge.states > 100
     assert len(judge.chosen) >= judge.records // 2, "the crashes left too few different logs"
+
+
+IN_THE_MIDDLE = LogBase(
+    LLSN(15), LLSN(17), GLSN(20), Version(6), Epoch(5), GLSN(18), GLSN(17), b'[["batch", 13, 2, 7, 3]]'
+)  # fmt: skip
+
+
+def trim_beyond_the_base(owner: NotingOwner) -> None:
+    for _ in range(4):
+        owner.append(2, 130)
+        owner.flush()
+        owner.commit()
+    owner.trim(23)
+    owner.flush()
+    owner.append(1, 60)
+    owner.flush()
+
+
+IN_THE_MIDDLE_RUNS = {
+    append_and_commit: options(4096),
+    roll: options(700),
+    copy_of_another_replica: options(700),
+    trim_beyond_the_base: options(700),
+}
+
+
+@pytest.mark.parametrize("run", IN_THE_MIDDLE_RUNS, ids=lambda run: run.__name__)
+def test_rule14_every_crash_state_of_a_log_that_begins_in_the_middle_recovers(run: Run) -> None:
+    """It is there as a whole or not at all, and can be made again where it is not."""
+    judge = judge_run(run, IN_THE_MIDDLE_RUNS[run], IN_THE_MIDDLE)
+    assert judge.states > 100
+    assert len(judge.chosen) >= judge.records // 2

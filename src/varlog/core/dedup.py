@@ -241,6 +241,12 @@ class DedupTable:
             else:
                 self.truncate(fields[0])
 
+    def fold(self, snapshot: bytes | None, tail: Iterable[tuple[Any, ...]]) -> bytes:
+        """The snapshot that a table of this kind would be after that; this one is not touched."""
+        table = DedupTable(per_writer=self._per_writer, total=self._total)
+        table.recover(snapshot, tail)
+        return table.snapshot()
+
     def restore(self, snapshot: bytes) -> None:
         """Become what `snapshot` was taken of. MalformedSnapshot if it is of no table; then nothing has changed."""
         floor, ids, writers, pending = _take_apart(snapshot)

@@ -25,7 +25,8 @@ The first frame is a CONTEXT, the state at the segment's beginning, so replay ne
 closed segment ends with an INDEX frame and a *footer* of 152 bytes, and nothing after it.
 
 Beside the segments lie two small files: `synced`, the mark (how far the newest segment is synced), and `lwm`, the trim
-record. The layouts are the structs below. Every number is little-endian.
+record. A *base* lies in no file: it is what a replica is told that begins in the middle of a log. The layouts are the
+structs below. Every number is little-endian.
 
 What must always hold:
 
@@ -68,6 +69,7 @@ _SEGMENT_MAGIC: Final = b"VLSG"
 _FOOTER_MAGIC: Final = b"VLSF"
 _TRIM_MAGIC: Final = b"VLLW"
 _MARK_MAGIC: Final = b"VLSY"
+_BASE_MAGIC: Final = b"VLBA"
 FRAME_MAGIC: Final = b"\xb3VF\x8e"
 _FRAME_MAGIC_NUMBER: Final = int.from_bytes(FRAME_MAGIC, "little")
 
@@ -82,6 +84,7 @@ _FRAME_REST: Final = Struct("<IBBHIIIIQQQQ")
 _FOOTER: Final = Struct("<4sIIIIIIIQQQQQIIQQQQQQQQQ")
 _TRIM: Final = Struct("<4sIIIIIIIQQQQQQQQ")
 _MARK: Final = Struct("<4sIIIQQ")
+_BASE: Final = Struct("<4sIIIQQQQQQQQ")
 _COMMIT: Final = Struct("<QQQQQQQQ")
 _MEMBERS: Final = Struct("<II")
 _CONTEXT: Final = Struct("<QQQQQQQ")
@@ -195,6 +198,21 @@ class TrimRecord(NamedTuple):
     """The deduplication table as of this record."""
 
 
+class LogBase(NamedTuple):
+    """What a replica is told that begins in the middle of a log: the state there, all before it being trimmed."""
+
+    llsn: LLSN
+    """Where it begins: the end of a commit, and the committed end there."""
+    trim_llsn: LLSN
+    trim_glsn: GLSN
+    version: Version
+    epoch: Epoch
+    hwm: GLSN
+    local_hwm: GLSN
+    snapshot: bytes
+    """The deduplication table as of `llsn`."""
+
+
 class Mark(NamedTuple):
     """The segment `seq` was synced up to `offset`, and every segment before it as a whole."""
 
@@ -297,6 +315,22 @@ def decode_mark(buf: Buffer) -> Mark | None:
         return None
     *_, reserved, seq, offset = _MARK.unpack(buf)
     return None if reserved else Mark(seq, offset)
+
+
+def encode_base(base: LogBase) -> bytes:
+    return _checked(_BASE.pack(_BASE_MAGIC, 0, FORMAT, 0, *base[:-1], len(base.snapshot)) + base.snapshot)
+
+
+def decode_base(buf: Buffer) -> LogBase | None:
+    if len(buf) < _BASE.size or not _is_whole(buf, _BASE_MAGIC, "what a log begins with"):
+        return None
+    _, _, _, reserved, llsn, trim_llsn, trim_glsn, version, epoch, hwm, local_hwm, length = _BASE.unpack_from(buf)
+    if reserved or _BASE.size + length != len(buf):
+        return None
+    return LogBase(
+        LLSN(llsn), LLSN(trim_llsn), GLSN(trim_glsn), Version(version), Epoch(epoch), GLSN(hwm), GLSN(local_hwm),
+        bytes(memoryview(buf)[_BASE.size :]),
+    )  # fmt: skip
 
 
 def _identity(cid: int, snid: int, tpid: int, lsid: int) -> LogStreamIdentity:

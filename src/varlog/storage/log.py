@@ -40,11 +40,12 @@ from varlog.errors import (
     Poisoned,
     Trimmed,
 )
+from varlog.storage import copying, trim
 from varlog.storage import format as fmt
-from varlog.storage import trim
+from varlog.storage.copying import Copied, Fold
 from varlog.storage.directory import error_of, lock_directory, open_or_create, typed_errors
 from varlog.storage.files import Buffer, File, FileSystem, Lock
-from varlog.storage.format import FrameKind, Members, TrimRecord
+from varlog.storage.format import Context, FrameKind, LogBase, Members, TrimRecord
 from varlog.storage.group import CloseSegment, StartSegment, Trim, WriteGroup
 from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, LogFiles, publish
 from varlog.storage.options import StorageOptions
@@ -106,17 +107,22 @@ class LogStreamStorage:
 
     @classmethod
     def create(
-        cls, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions | None = None
+        cls,
+        fs: FileSystem,
+        path: str,
+        identity: LogStreamIdentity,
+        options: StorageOptions | None = None,
+        base: LogBase | None = None,
     ) -> LogStreamStorage:
-        """Make the directory and an empty log in it. AlreadyExists if it holds one."""
+        """Make the directory and a log in it that is empty, or begins with `base`. AlreadyExists if it holds one."""
         with typed_errors(path):
             fs.mkdir(path)
         storage = cls(fs, path, identity, options or StorageOptions(), lock_directory(fs, path))
         with storage._abandoned_on_error():
             names = fs.listdir(path)
-            if any(name in {TRIM_NAME, MARK_NAME} or parse_segment_name(name) is not None for name in names):
+            if any(name == MARK_NAME or parse_segment_name(name) is not None for name in names):
                 raise AlreadyExists(f"{path} holds a log stream already; nothing was changed")
-            storage._start_anew()
+            storage._prepare(base, TRIM_NAME in names)
         return storage
 
     @classmethod
@@ -140,8 +146,30 @@ class LogStreamStorage:
             self.abandon()
             raise
 
-    def _start_anew(self) -> None:
-        active, head = ActiveSegment.start(self._identity, 1, self._new_nonce(), 0, EMPTY, b"")
+    def _prepare(self, base: LogBase | None, has_leftover: bool) -> None:
+        """Begin a log. The record of what is trimmed comes first: what is found without a segment was never a log."""
+        if base is not None:
+            record = copying.trim_record(self._identity, base)
+            publish(self._fs, self._path, TRIM_NAME, fmt.encode_trim(record)).close()
+            self._begin_at(base)
+        else:
+            if has_leftover:
+                self._fs.unlink(f"{self._path}/{TRIM_NAME}")
+                self._fs.sync_dir(self._path)
+            self.recovered = Recovered()
+            self._start_anew(EMPTY, b"")
+
+    def _begin_at(self, base: LogBase) -> None:
+        context = copying.context_of(base)
+        self._state = LogState(context)
+        self._readable_end = base.llsn
+        self.durable_version = base.version
+        self._trim_llsn, self._trim_glsn = base.trim_llsn, base.trim_glsn
+        self.recovered = Recovered.at(base)
+        self._start_anew(context, base.snapshot)
+
+    def _start_anew(self, context: Context, snapshot: bytes) -> None:
+        active, head = ActiveSegment.start(self._identity, 1, self._new_nonce(), 0, context, snapshot)
         file = publish(self._fs, self._path, active.name, head, self._options.segment_bytes)
         try:
             mark_file = open_or_create(self._fs, f"{self._path}/{MARK_NAME}")
@@ -149,7 +177,6 @@ class LogStreamStorage:
             file.close()
             raise
         self._segments = (active.segment,)
-        self.recovered = Recovered()
         self._go_on_with(active, file, mark_file).sync(active.offset)
 
     def _go_on_with(self, active: ActiveSegment, file: File, mark_file: File) -> LogFiles:
@@ -181,7 +208,7 @@ class LogStreamStorage:
             self._go_on_with(*found, mark_file)
         else:
             mark_file.close()
-            self._start_anew()
+            self._start_anew(*recovery.beginning)
 
     def close(self) -> None:
         """Write and sync everything staged, then let go of the files. A poisoned or corrupt log is only let go of."""
@@ -319,7 +346,7 @@ class LogStreamStorage:
             self._trim_llsn = llsn = max(llsn, self._trim_llsn)
             if self._active is None:
                 return
-            doomed, kept = trim.split(self._segments, llsn)
+            doomed, kept = trim.split(self._segments, copying.first_llsn(self._reader, self._segments, llsn))
             self._segments = kept
             self._reader.forget(doomed)
             record = fmt.encode_trim(
@@ -481,6 +508,25 @@ class LogStreamStorage:
         yield from self._reader.commits_after_version(self._segments, after_version)
         if self.corruption is not None:
             raise self.corruption
+
+    def copy_from(self, llsn_begin: LLSN, after: Version, max_bytes: int, fold: Fold) -> Copied:
+        """What is committed from `llsn_begin` on, for another replica: batches, at least one if there is one, and the
+        commit contexts after version `after` that end within them. Or, if the log begins later than that, what to begin
+        with instead; `fold` makes a deduplication table of what the files have of it."""
+        while True:
+            segments = self._segments
+            first = copying.first_llsn(self._reader, segments, self._trim_llsn)
+            try:
+                if llsn_begin < first:
+                    trimmed = (self._trim_llsn, self._trim_glsn)
+                    return copying.base_part(self._fs, self._path, segments, first, trimmed, fold)
+                end = min(committed_end(segments), self._readable_end)
+                if self.corruption is not None and llsn_begin >= end:
+                    raise self.corruption
+                return copying.part(self._reader, segments, llsn_begin, end, after, max_bytes)
+            except Corrupt:
+                if segments is self._segments:
+                    raise  # else it may be that files were trimmed away meanwhile: look again
 
     def _read(
         self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int

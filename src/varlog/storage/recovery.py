@@ -31,7 +31,7 @@ from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity
 from varlog.storage import format as fmt
 from varlog.storage import trim
 from varlog.storage.files import File, FileSystem
-from varlog.storage.format import FrameKind, Mark, TrimRecord
+from varlog.storage.format import Context, FrameKind, LogBase, Mark, TrimRecord
 from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, UNFINISHED, publish
 from varlog.storage.reader import LogReader
 from varlog.storage.replay import Replay, UncommittedBatch, uncommitted_batch
@@ -75,6 +75,14 @@ class Recovered:
     """A commit was found whose entries are not all there, and dropped (B10)."""
     corruption: Corrupt | None = None
     """If set, the rest is what is known for sure to have been, and the replica must be repaired."""
+
+    @classmethod
+    def at(cls, base: LogBase) -> Recovered:
+        """Of a log that begins with a base."""
+        return cls(
+            base.llsn, base.llsn, base.hwm, NO_GLSN, base.local_hwm, base.version, base.epoch,
+            trim_glsn=base.trim_glsn, trim_llsn=base.trim_llsn, dedup_snapshot=base.snapshot or None,
+        )  # fmt: skip
 
 
 class _Entry(NamedTuple):
@@ -128,6 +136,8 @@ class Recovery:
         self.corruption: Corrupt | None = None
         self.segments: list[Segment] = []
         self.state = LogState(EMPTY)
+        self.beginning: tuple[Context, bytes] = (EMPTY, b"")
+        """What the log begins with if its only segment is made anew."""
 
     # Looking
 
@@ -153,7 +163,9 @@ class Recovery:
         if self.corruption is not None:
             state.end = state.committed_end
             uncommitted = []
-        replay = self._newest.replay if self._newest is not None else None
+        snapshot, tail = self.beginning[1], list[tuple[Any, ...]]()
+        if self._newest is not None:
+            snapshot, tail = self._newest.replay.dedup_snapshot, self._newest.replay.dedup_tail
         return Recovered(
             committed_llsn_end=state.committed_end,
             uncommitted_llsn_end=state.end,
@@ -167,8 +179,8 @@ class Recovery:
             trim_glsn=self.trim.glsn if self.trim is not None else NO_GLSN,
             trim_llsn=self.trim.llsn if self.trim is not None else FIRST_LLSN,
             uncommitted=uncommitted,
-            dedup_snapshot=(replay.dedup_snapshot or None) if replay is not None else None,
-            dedup_tail=replay.dedup_tail if replay is not None else [],
+            dedup_snapshot=snapshot or None,
+            dedup_tail=tail,
             torn_tail=self.corruption is None and self._newest is not None and self._newest.torn,
             dropped_commit=self._dropped_commit,
             corruption=self.corruption,
@@ -198,7 +210,7 @@ class Recovery:
         )
         self._mark = self._read_mark()
         self.trim = trim.read_record(self._fs, self._directory, self._identity)
-        if not found and self.trim is None and self._mark is None:
+        if not found and self._mark is None:  # a trim record alone is what is left of a log that was only begun
             raise NoSuchReplica(f"{self._directory} holds no log stream")
         first = self.trim.first_seq if self.trim is not None else 1
         for entry in found:
@@ -255,6 +267,7 @@ class Recovery:
         if self._is_unproven(newest):
             self._unproven = self._entries.pop()
             if not self._entries:
+                self._begin_anew(newest.replay)
                 return
             self.segments.pop()
             self._floors.pop()
@@ -266,10 +279,15 @@ class Recovery:
         if self.corruption is not None:
             raise self.corruption
 
+    def _begin_anew(self, replay: Replay) -> None:
+        """The only segment holds nothing but what the log begins with; what that is still counts."""
+        self.state = replay.state
+        self.beginning = (replay.state.context(), replay.dedup_snapshot)
+
     def _is_unproven(self, newest: _Newest) -> bool:
         """Whether the segment may have its name in the page cache alone; then it is empty, and is made anew."""
         named_durably = newest.proven >= newest.head_end or (
-            self.trim is not None and self.trim.first_seq == newest.entry.seq
+            self.trim is not None and self.trim.first_seq == newest.entry.seq > 1
         )
         return not named_durably and newest.end == newest.head_end and newest.zero
 

@@ -1,8 +1,9 @@
 """Trim (L5, rule 14): what is deleted, and the record that outlives it.
 
 Entries below a point are refused from the moment the trim is staged; their files go later, and only as whole segments:
-those before the newest one whose batches all lie below the point. The record says which segment is the first one kept.
-Whatever lies before that is a leftover of a deletion that a crash cut short, or that was never synced.
+those before the newest one whose batches all lie below the commit that has the point in it, so that a copy of what is
+kept can begin with a whole commit. The record says which segment is the first one kept. Whatever lies before that is a
+leftover of a deletion that a crash cut short, or that was never synced.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from varlog.types import LLSN, LogStreamIdentity
 
 
 def split(segments: tuple[Segment, ...], llsn: LLSN) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
-    """(to be deleted, to be kept) when everything below `llsn` is trimmed. The newest segment is always kept."""
+    """(to be deleted, to be kept) when nothing below `llsn` is wanted. The newest segment is always kept."""
     first = 0
     while first < len(segments) - 1 and segments[first].end <= llsn:
         first += 1
