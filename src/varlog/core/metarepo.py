@@ -362,9 +362,7 @@ class MetadataRepository:
                     self._check_alone(asked.message.snid, asked.source)
                 decision = decide(self.state, asked.message)
             except errors.VarlogError as error:
-                detail = str(error)[: limits.MAX_DETAIL]
-                refusal = Decided(asked.request, error.code, self.state.version, detail=detail)
-                self._send(asked.source, refusal)
+                self._refuse(asked, error)
                 continue
             if isinstance(decision, Already):
                 self._answer(asked)
@@ -376,6 +374,25 @@ class MetadataRepository:
             if cut is not None:
                 self._tallies.require_durable(cut)
                 self._submit(cut, None)
+
+    def _refuse(self, asked: _Asked, error: errors.VarlogError) -> None:
+        """Most refusals do no harm if they come from a leader that has been deposed: who asked tries again. A node that
+        is told it is not who it says it is stops, so that is told only by one whom the store knows as the leader."""
+        detail = str(error)[: limits.MAX_DETAIL]
+        refusal = Decided(asked.request, error.code, self.state.version, detail=detail)
+        if not isinstance(error, errors.WrongIdentity):
+            self._send(asked.source, refusal)
+            return
+        led = self._leader_revision
+
+        def on_read(outcome: ReadOutcome) -> None:
+            leads = isinstance(outcome, ReadResult) and outcome.kvs[LEADER_KEY].revision == led
+            if leads and led == self._leader_revision:
+                self._send(asked.source, refusal)
+            else:
+                self._send(asked.source, Decided(asked.request, errors.NotLeader.code, self.state.version))
+
+        self._store.read([LEADER_KEY], on_read)
 
     def _check_alone(self, snid: StorageNodeID, source: Address) -> None:
         if (known := self.state.nodes.get(snid)) is not None:

@@ -19,6 +19,7 @@ from varlog import batch, errors
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.branches import Branch
 from varlog.core.dedup import DedupTable
+from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import Commit, Range
 from varlog.core.metastate import Stream
 from varlog.core.states import Transition
@@ -225,10 +226,11 @@ class Cluster:
             self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._seal_some, rng)
         self._operating_until = self.world.now + FAULT_SECONDS
 
-    def _lies(self) -> bool:
-        """The lying disk's answer to a sync. Lies show only when the power goes, so now and then it goes soon after."""
+    def _lies(self, path: str) -> bool:
+        """The lying disk's answer to a sync. Lies show only when the power goes, so now and then it goes soon after.
+        It lies of log streams only: a node that has lost its identity to one takes a person to mend."""
         rng = self.world.rng("lies")
-        if rng.random() < 0.7:
+        if "lsid=" not in path or rng.random() < 0.7:
             return False
         if rng.random() < 0.05 and self.world.now < self._operating_until:
             name = self.nodes[0].process.name
@@ -382,6 +384,8 @@ class Cluster:
         dumps = []
         excused = node.process.name == self._damaged
         for executor in node.node.executors:
+            if self._is_zombie(executor):
+                continue
             storage = node.storages[executor.lsid] if node.process.alive else node.reopened(executor.lsid)
             trim = executor.trim_glsn
             batches, damaged = committed_batches(storage, trim, executor.global_hwm)
@@ -392,6 +396,11 @@ class Cluster:
 
     def _is_outsider(self, node: StorageNodeHost, lsid: LogStreamID) -> bool:
         return self.leader is not None and node.snid not in self.leader.repository.state.streams[lsid].replicas
+
+    def _is_zombie(self, executor: LogStreamExecutor) -> bool:
+        """Made for a log stream that was given up before it was registered; it holds nothing."""
+        known = self.leader is None or executor.lsid in self.leader.repository.state.streams
+        return not known and executor.epoch == 0
 
     def unsettled(self) -> list[str]:
         """What a healed cluster has not put in order: log streams that do not run, replicas that are behind."""

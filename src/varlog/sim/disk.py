@@ -178,7 +178,7 @@ class SimDisk:
         self.faults: Counter[DiskFault] = Counter()
         self.slowness = 1.0
         """Hosts multiply the time their disk operations take by this."""
-        self.lies: Callable[[], bool] | None = None
+        self.lies: Callable[[str], bool] | None = None
         """Asked at each sync of a file; if it says so, the sync succeeds and nothing becomes durable."""
         self.operations = 0
         """How many changing operations were asked for so far; `fail_operation` counts in these."""
@@ -347,7 +347,7 @@ class SimDisk:
                 assert armed.rng is not None
                 apply(inode.durable, operation, draw_outcome(operation, armed.rng))
             raise OSError(errno.EIO, "fsync failed", path)
-        if pending and self.lies is not None and self.lies():
+        if pending and self.lies is not None and self.lies(path):
             self.faults[DiskFault.SYNC_LIE] += 1
             inode.pending = pending
             return
