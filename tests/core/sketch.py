@@ -27,6 +27,7 @@ def stream(
     llsn_end: int = 1,
     last_glsn: int = 0,
     tpid: int = TOPIC,
+    lost: tuple[int, int] = (0, 0),
 ) -> StreamInfo:
     return StreamInfo(
         LogStreamID(lsid),
@@ -37,6 +38,8 @@ def stream(
         StorageNodeID(replicas[0] if primary is None else primary),
         LLSN(llsn_end),
         GLSN(last_glsn),
+        lost_begin=GLSN(lost[0]),
+        lost_end=GLSN(lost[1]),
     )
 
 

@@ -9,7 +9,16 @@ import pytest
 
 from tests.core.sketch import TOPIC, metadata, stream
 from varlog import batch, errors, limits
-from varlog.core.appending import Committed, Outcome, Rejected, Undecided, Writer, WriterOptions
+from varlog.core.appending import (
+    ASK_FATES,
+    OVERDUE,
+    Committed,
+    Outcome,
+    Rejected,
+    Undecided,
+    Writer,
+    WriterOptions,
+)
 from varlog.core.messages import Append, AppendReplies, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, WriterID
@@ -26,6 +35,7 @@ class Bench:
         self.routing = Routing()
         self.sent: list[tuple[str, Append]] = []
         self.reachable = True
+        self.cut_off: set[str] = set()
         self.outcomes: dict[int, Outcome] = {}
         ids = (WriterID(100 + number) for number in count())
         options = WriterOptions(retry=retry, window=window, home=None if home is None else LogStreamID(home))
@@ -45,9 +55,10 @@ class Bench:
 
     def _send(self, address: str, message: Message) -> bool:
         assert isinstance(message, Append)
-        if self.reachable:
+        reachable = self.reachable and address not in self.cut_off
+        if reachable:
             self.sent.append((address, message))
-        return self.reachable
+        return reachable
 
     def _settle(self, id_: int, outcome: Outcome) -> None:
         assert id_ not in self.outcomes, "an append is settled once"
@@ -79,6 +90,13 @@ class Bench:
 
     def refused(self, append: Append, error: type[errors.VarlogError], epoch: int = 2) -> None:
         self.writer.on_reply(AppendReply(append.request, append.lsid, error.code, Epoch(epoch)), self.now)
+
+    def wants_metadata(self) -> bool:
+        return self.writer.wants_metadata
+
+    def avoided(self) -> set[int]:
+        """The log streams that are avoided."""
+        return {lsid for lsid in range(1, 9) if self.routing.streams_avoided.avoids(LogStreamID(lsid), self.now)}
 
     @property
     def messages(self) -> list[Append]:
@@ -593,6 +611,165 @@ def test_a_writer_goes_back_to_the_log_stream_it_prefers_when_nothing_is_under_w
     bench.learn(stream(1), stream(2, epoch=4))
     (third,) = bench.append(3)
     assert third.lsid == 2
+
+
+def test_M6_a_preferred_log_stream_that_is_avoided_is_returned_to_when_it_is_well() -> None:
+    bench = Bench(stream(1), stream(2), home=2)
+    bench.routing.streams_avoided.unusable(LogStreamID(2), bench.now)
+    (first,) = bench.append(1)
+    assert first.lsid == 1
+    bench.committed(first, 1)
+    bench.routing.streams_avoided.worked(LogStreamID(2))
+    (second,) = bench.append(2)
+    assert second.lsid == 2
+
+
+# The first signs that something is wrong
+
+
+def test_M11_a_writer_that_hears_nothing_looks_whether_its_log_stream_still_runs() -> None:
+    bench = Bench(stream(1), stream(2))
+    (first,) = bench.append(1)
+    bench.pass_time(OVERDUE - 0.1)
+    assert not bench.wants_metadata()
+    assert not bench.writer.is_stuck(bench.now)
+    bench.pass_time(0.1)
+    assert bench.wants_metadata()
+    assert bench.writer.is_stuck(bench.now)
+    bench.learn(stream(1), stream(2))
+    bench.pass_time(0.1)
+    assert bench.wants_metadata(), "and looks again and again: a seal is heard of soon"
+    bench.committed(first, 1)
+    assert not bench.writer.is_stuck(bench.now)
+
+
+def test_M11_a_log_stream_that_stays_silent_is_avoided_until_it_answers() -> None:
+    bench = Bench(stream(1), stream(2))
+    (first,) = bench.append(1)
+    bench.pass_time(OVERDUE)
+    assert bench.avoided() == set(), "it may be slow for once"
+    bench.pass_time(TIMEOUT - OVERDUE)
+    assert bench.avoided() == {first.lsid}
+    bench.append(2)
+    assert {append.lsid for append in bench.messages} == {first.lsid}, "what was sent there is not decided"
+    bench.committed(first, 1)
+    assert bench.avoided() == set()
+
+
+@pytest.mark.parametrize("error", [errors.Sealed, errors.NotPrimary, errors.UnknownLogStream, errors.Poisoned])
+def test_M11_a_log_stream_that_refuses_is_avoided_at_once(error: type[errors.VarlogError]) -> None:
+    bench = Bench(stream(1), stream(2))
+    (first,) = bench.append(1)
+    bench.refused(first, error)
+    assert bench.avoided() == {first.lsid}
+    assert bench.writer.is_stuck(bench.now)
+    other = 3 - first.lsid
+    bench.learn(stream(first.lsid, epoch=4), stream(other))
+    assert bench.avoided() == set(), "a new epoch is a new beginning"
+    assert not bench.writer.is_stuck(bench.now)
+    assert bench.last[1].epoch == 4
+
+
+@pytest.mark.parametrize("error", [errors.Busy, errors.SequenceGap])
+def test_a_log_stream_that_asks_for_patience_is_not_avoided(error: type[errors.VarlogError]) -> None:
+    bench = Bench(stream(1))
+    _, second = bench.append(1, 2)
+    bench.refused(second, error)
+    assert bench.avoided() == set()
+
+
+def test_a_refusal_in_a_passed_epoch_says_nothing_of_the_present_one() -> None:
+    bench = Bench(stream(1))
+    (first,) = bench.append(1)
+    bench.learn(stream(1, epoch=4, replicas=(2, 3)))
+    bench.refused(first, errors.Sealed)
+    assert bench.avoided() == set()
+
+
+def test_M6_who_has_nothing_undecided_leaves_a_log_stream_that_is_avoided() -> None:
+    bench = Bench(stream(1), stream(2))
+    (first,) = bench.append(1)
+    bench.committed(first, 1)
+    bench.routing.streams_avoided.unusable(first.lsid, bench.now)
+    (second,) = bench.append(2)
+    assert second.lsid == 3 - first.lsid
+    bench.committed(second, 2)
+    bench.routing.streams_avoided.unusable(second.lsid, bench.now)
+    assert len(bench.append(3)) == 1, "avoided is not excluded"
+
+
+def test_M6_what_could_not_be_sent_goes_elsewhere_when_its_node_is_lost() -> None:
+    bench = Bench(stream(1, replicas=(1, 2)), stream(2, replicas=(3, 4)))
+    bench.append(0)
+    here, other = (("sn/1", 2), ("sn/3", 1))[bench.last[1].lsid - 1]
+    bench.committed(bench.last[1], 1)
+    bench.cut_off = {here}
+    assert bench.append(1) == []
+    snid = StorageNodeID(int(here[3:]))
+    bench.routing.nodes_avoided.unusable(snid, bench.now)
+    bench.writer.on_disconnected(snid, bench.now)
+    assert bench.last[1].lsid == other
+    assert sequences([bench.last[1]]) == [(0, 2)]
+
+
+# What became of it
+
+
+def test_rule19_the_replicas_of_a_sealed_log_stream_are_asked_one_soon_after_the_other() -> None:
+    """The primary last: it was the one that did not answer."""
+    bench = Bench(stream(1, replicas=(1, 2, 3)))
+    bench.append(1)
+    bench.learn(stream(1, SEALED, epoch=3))
+    assert bench.last[0] == "sn/2", "at once"
+    for _ in range(6):
+        bench.pass_time(ASK_FATES)
+    assert [address for address, _ in bench.sent[1:]] == ["sn/2", "sn/3", "sn/1"] * 2 + ["sn/2"]
+    assert bench.pass_time(TIMEOUT - 0.1) == [], "each of them was asked twice"
+    assert len(bench.pass_time(0.1)) == 1
+
+
+def test_rule19_a_replica_that_cannot_be_reached_or_is_avoided_costs_no_time() -> None:
+    bench = Bench(stream(1, replicas=(1, 2, 3, 4)))
+    bench.append(1)
+    bench.cut_off = {"sn/2"}
+    bench.routing.nodes_avoided.unusable(StorageNodeID(3), bench.now)
+    bench.learn(stream(1, SEALED, epoch=3, replicas=(1, 2, 3, 4)))
+    assert [address for address, _ in bench.sent[1:]] == ["sn/4"]
+
+
+def test_rule19_the_replicas_of_the_present_set_are_asked() -> None:
+    bench = Bench(stream(1, replicas=(1, 2, 3)))
+    (append,) = bench.append(1)
+    bench.learn(stream(1, UNSEALING, epoch=4, replicas=(4, 5)))
+    (address, asked) = bench.last
+    assert (address, asked.epoch, asked.batch) == ("sn/5", 2, append.batch)
+    bench.committed(asked, 9, epoch=2)
+    assert isinstance(bench.outcomes[1], Committed)
+
+
+def test_rule19_what_a_seal_does_not_decide_the_next_may() -> None:
+    bench = Bench(stream(1))
+    bench.append(1)
+    bench.learn(stream(1, SEALED, epoch=3))
+    asked = len(bench.sent)
+    bench.learn(stream(1, SEALED, epoch=3))
+    assert len(bench.sent) == asked, "nothing new is known"
+    bench.learn(stream(1, UNSEALING, epoch=4))
+    assert len(bench.sent) == asked + 1
+    bench.learn(stream(1, epoch=4, primary=2))
+    address, again = bench.last
+    assert (address, again.epoch) == ("sn/2", 4)
+
+
+def test_a_new_connection_to_a_backup_brings_nothing_again_while_the_log_stream_runs() -> None:
+    bench = Bench(stream(1, primary=1))
+    bench.append(1)
+    bench.writer.on_connected(StorageNodeID(2), bench.now)
+    assert len(bench.sent) == 1
+    bench.learn(stream(1, SEALED, epoch=3))
+    asked = len(bench.sent)
+    bench.writer.on_connected(StorageNodeID(2), bench.now)
+    assert len(bench.sent) == asked + 1
 
 
 # Acknowledgements of a whole cut

@@ -194,3 +194,82 @@ def test_rule11_a_log_stream_nobody_told_of_is_a_gap_and_never_skipped(
     m.offer(hidden, *answer(streams[hidden], m.next, tail, len(streams[hidden])))
     m.poll()
     assert m.next == tail + 1
+
+
+# What is lost
+
+
+def lost(m: GlsnMerge) -> tuple[int, int] | None:
+    return m.lost
+
+
+def is_lost(m: GlsnMerge) -> bool:
+    return m.is_lost
+
+
+def test_what_is_lost_is_told_with_the_next_position_that_exists() -> None:
+    m = merge(A, B)
+    m.lose(B, GLSN(3), GLSN(8))
+    m.offer(A, (stored(1, 1), stored(5, 1), stored(8, 2)), GLSN(9))
+    assert spans(m.poll()) == [(1, 1)]
+    assert lost(m) is None, "2 is B's, and not lost"
+    assert not is_lost(m)
+    m.offer(B, (stored(2, 2),), GLSN(4))
+    assert spans(m.poll()) == [(2, 1)], "what was lost is not delivered, though somebody may have it yet"
+    assert is_lost(m)
+    assert lost(m) == (3, 5)
+    again = merge(A, B, begin=5)
+    again.lose(B, GLSN(3), GLSN(8))
+    again.offer(A, (stored(5, 1), stored(8, 2)), GLSN(9))
+    assert spans(again.poll()) == [(5, 1)]
+    assert lost(again) == (6, 8)
+
+
+def test_what_is_lost_is_told_only_when_it_is_known_where_the_log_goes_on() -> None:
+    m = merge(A, B, begin=3)
+    m.lose(B, GLSN(3), GLSN(8))
+    assert lost(m) is None, "A may have 3"
+    m.offer(A, (), GLSN(5))
+    assert is_lost(m)
+    assert lost(m) is None, "A may have 6"
+    m.offer(A, (), GLSN(9))
+    assert lost(m) == (3, 8)
+
+
+def test_what_several_log_streams_have_lost_is_one_range() -> None:
+    m = merge(A, B, C, begin=3)
+    m.lose(B, GLSN(6), GLSN(11))
+    m.lose(C, GLSN(2), GLSN(8))
+    m.offer(A, (stored(14, 1),), GLSN(20))
+    assert lost(m) is None, "B may have 3"
+    m.offer(B, (), GLSN(5))
+    assert lost(m) == (3, 11)
+
+
+def test_a_log_stream_that_is_lost_holds_nobody_up_behind_what_it_had() -> None:
+    m = merge(A, B, begin=8)
+    m.lose(B, GLSN(3), GLSN(8))
+    m.offer(A, (stored(8, 2),), GLSN(9))
+    assert spans(m.poll()) == [(8, 2)]
+    assert lost(m) is None
+    m.offer(A, (stored(11, 2),), GLSN(12))
+    assert m.poll() == []
+    assert is_gap(m), "10 was never lost: there is a log stream that was not heard of"
+    assert lost(m) is None
+
+
+def test_what_was_read_before_the_loss_was_declared_is_delivered() -> None:
+    m = merge(A, B)
+    m.offer(B, (stored(2, 2),), GLSN(3))
+    m.lose(B, GLSN(2), GLSN(8))
+    m.offer(A, (stored(1, 1), stored(9, 1)), GLSN(9))
+    assert spans(m.poll()) == [(1, 1), (2, 2)]
+    assert lost(m) == (4, 8)
+
+
+def test_a_log_stream_that_was_removed_is_not_waited_for() -> None:
+    m = merge(A, B)
+    m.offer(A, (stored(2, 1),), GLSN(2))
+    assert not is_gap(m)
+    m.remove(B)
+    assert is_gap(m)
