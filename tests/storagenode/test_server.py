@@ -14,6 +14,7 @@ from tests.cluster.fillable import FillableFileSystem
 from tests.daemon.small import CID, Small, cluster, run, until
 from tests.storagenode.gated import GatedFileSystem
 from varlog import batch, errors, limits
+from varlog.core.identity import boot_of
 from varlog.core.messages import (
     AddLogStream,
     AnnounceNode,
@@ -134,7 +135,7 @@ def test_M12_a_node_tells_what_it_is_and_how_its_replicas_are(tmp_path: Path) ->
             reader = await small.call_node(1)
             assert (await reader.ask(ScanReply, scan)).code == 0
             info = await small.info(1)
-            assert (info.snid, info.boot, info.address) == (1, 1, small.nodes[1].address)
+            assert (info.snid, info.boot, info.address) == (1, boot_of(1, 1), small.nodes[1].address)
             (volume,) = info.volumes
             assert volume.path == small.volumes(1)[0]
             assert 0 < volume.free_bytes < volume.total_bytes
