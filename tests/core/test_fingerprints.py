@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.paper import EVERYTHING, PaperLog, paper
+from tests.core.paperlog import EVERYTHING, PaperLog, paper
 from varlog import errors, limits
 from varlog.core.fingerprints import Density, Held, fingerprint
 from varlog.types import GLSN, LLSN, LogStreamID, Version

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from tests.core.paper import EVERYTHING, PaperLog, paper
+from tests.core.paperlog import EVERYTHING, PaperLog, paper
 from varlog import errors, limits
 from varlog.core.fingerprints import fingerprint
 from varlog.core.messages import Info, Metadata, ReplicaInfo, StreamInfo, TopicInfo
