@@ -18,7 +18,8 @@ WIDTH = 80
 PAGES = {name: page for name, page in vars(manual).items() if isinstance(page, Page)}
 FAMILIES = ("topic", "stream", "node")
 COMMANDS = [
-    *((name,) for name in ("append", "read", "tail", "subscribe", "trim", "dev", "status", "bench", "demo", "sim")),
+    *((name,) for name in ("append", "read", "tail", "subscribe", "trim", "dev", "bench", "demo", "sim")),
+    *((name,) for name in ("status", "doctor", "verify")),
     ("secret", "new"),
     *((family, verb) for family in FAMILIES for verb in ("add", "list", "describe", "remove")),
     *(("stream", verb) for verb in ("seal", "unseal", "sync", "move", "declare-lost")),

@@ -34,6 +34,8 @@ _COMMANDS: Final[tuple[tuple[Group, str, str, Page], ...]] = (
     (_LOG, "trim", "varlog.cli.trim:trim", manual.TRIM),
     (_CLUSTER, "dev", "varlog.cli.dev:dev", manual.DEV),
     (_CLUSTER, "status", "varlog.cli.status:status", manual.STATUS),
+    (_CLUSTER, "doctor", "varlog.cli.doctor:doctor", manual.DOCTOR),
+    (_CLUSTER, "verify", "varlog.cli.verify:verify", manual.VERIFY),
     (_TRIAL, "bench", "varlog.cli.bench:bench", manual.BENCH),
     (_TRIAL, "demo", "varlog.demo.command:run_demo", manual.DEMO),
     (_TRIAL, "sim", "varlog.sim.command:run_sim", manual.SIM),

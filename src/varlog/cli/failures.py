@@ -6,6 +6,8 @@
 | 1    | the cluster could not or would not do it, or something was violated                       |
 | 2    | the command line, the cluster file or the secret is not right; nothing was tried          |
 | 3    | the cluster cannot be reached, or does not let us in; nothing was tried                   |
+| 4    | what was looked at is not as it should be (`doctor`, `verify`)                            |
+| 5    | nothing wrong was found, but not everything could be looked at (`verify`)                 |
 | 130  | interrupted                                                                               |
 
 With `--json` the line is an object: `error` (the name of the error), `code` (its number, 0 if it has none), `message`,
@@ -35,6 +37,8 @@ class Exit(IntEnum):
     FAILED = 1
     USAGE = 2
     UNREACHABLE = 3
+    NOT_WELL = 4
+    INCOMPLETE = 5
     INTERRUPTED = 130
 
 

@@ -27,7 +27,8 @@ examples: varlog append --help.
 where varlog dev keeps its data.
 
 Exit codes: 0 done; 1 the cluster could not or would not do it; 2 wrong usage or
-configuration; 3 the cluster cannot be reached; 130 interrupted.
+configuration; 3 the cluster cannot be reached; 4 doctor or verify has found
+something wrong; 5 verify could not look at everything; 130 interrupted.
 
 With --json every command prints JSON objects, one to a line, and nothing else
 on standard output; an error is a JSON object on standard error.
@@ -491,21 +492,94 @@ STATUS: Final = Page(
     """Show on one screen how the cluster is.
 
 Nodes and whether they answer, topics and how far they go, log streams with
-their states and how far replicas are behind, and what the manager has to do.
-It asks every node, and tells of those that do not answer.
+their states, how many replicas they have of how many they should (the primary
+has a star), how far replicas are behind, copies under way, and what the manager
+has been doing. It asks every node, and tells of those that do not answer.
+
+With --watch it looks again and again until Ctrl-C, every second or as often as
+it says; in a pipe it prints one status after the other.
 """,
     """Examples
 
     varlog status
-    watch -n 1 varlog status
+    varlog status --watch
+    varlog status --watch 0.2
 
   in a script: is everything as it should be?
     varlog status --json | jq -e .healthy
 
-JSON: healthy, version, manager, manager_answers, problems (sentences), doing
-(sentences), nodes (id, address, answers, error, replicas, free_bytes,
-total_bytes), topics (as of varlog topic list), streams (as of varlog stream
-list, with behind: entries its slowest replica lacks, and waiting).
+JSON: healthy, version, manager, manager_answers, problems, notes and doing
+(sentences), nodes (id, address, state, answers, error, silent: seconds since it
+answered, replicas, free_bytes, total_bytes), topics (as of varlog topic list),
+streams (as of varlog stream list, with wanted: how many replicas it should
+have, behind: entries its slowest replica lacks, waiting, and copies: node,
+source, copied, of).
+""",
+)
+
+DOCTOR: Final = Page(
+    """Say what is wrong, since when, what is done about it, and what only you can do.
+
+The manager is asked what it sees and does, and every storage node how it is. If
+the manager or the metadata repository cannot be reached it says so, and tells
+what can be found out without. If the high watermark does not move, it tells
+which log stream holds it up, and which replica.
+
+Findings are urgent (entries cannot be appended, or have one copy only),
+degraded (all goes on, with less than there should be), or notes (somebody asked
+for it, or it passes by itself).
+
+Exit code 0: all is well, or there are only notes. 4: there are other findings.
+""",
+    """Examples
+
+    varlog doctor
+    varlog doctor --json | jq -r '.findings[] | select(.severity == "urgent").what'
+
+  wake somebody up:
+    varlog doctor > findings.txt || mail -s varlog oncall@example.org < findings.txt
+
+JSON: healthy, version, manager, nodes, nodes_answering, streams,
+streams_running, doing (sentences), findings: a list of objects: kind (a word
+that scripts can rely on, such as node-silent), severity, subject, what,
+seconds (for how long), doing (by the manager), person (what you can do).
+""",
+)
+
+VERIFY: Final = Page(
+    """Compare all replicas of a topic with each other, entry by entry.
+
+Every replica of every log stream reads what it has and sends fingerprints of
+it: of the entries with their positions, and of the commits that gave them
+these. Equal replicas give equal fingerprints; where they differ it is found
+out from which position on. It is also checked that every position of the topic
+is there exactly once.
+
+Appends may go on meanwhile: everything is compared that was in the log when the
+command was started. A replica that turns out to be damaged is reported to its
+node, and repaired from another one by the manager.
+
+Without a topic all are verified.
+
+Exit code 0: consistent. 4: something differs, is damaged, missing or there
+twice. 5: nothing wrong was found, but a replica could not be asked, or lacks
+something as yet.
+""",
+    """Examples
+
+    varlog verify
+    varlog verify orders
+
+  in a script:
+    varlog verify --json | jq -r 'select(.verdict != "consistent").topic'
+
+JSON: an object for each topic: topic, verdict (consistent, incomplete or
+inconsistent), first, last (positions that were looked at), entries, seconds,
+missing and twice (lists of positions, from and to), lost (how many were
+declared lost), faults (sentences), unread (log streams that nobody could tell
+of), replicas: a list of objects: log_stream, node, role (primary, backup,
+outside), finding (equal, alone, behind, silent, missing, differs, damaged),
+entries, detail.
 """,
 )
 

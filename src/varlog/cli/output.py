@@ -122,6 +122,17 @@ def size_of(count: float) -> str:
     return f"{count:.1f} {_UNITS[-1]}"
 
 
+def duration_of(seconds: float) -> str:
+    """A time for people: 1.5 s, 12 s, 3 min, 2 h 5 min, 4 d 3 h."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    hours, days = minutes // 60, minutes // 1440
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
+
+
 def confirmed(question: str) -> bool:
     """Ask on the terminal before something is destroyed; whoever runs a script is not asked."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

@@ -1,56 +1,80 @@
-"""`varlog status`: how the cluster is, on one screen.
-
-What the manager has to do is worked out here as the manager does it, from the same world with the same function
-(`varlog.core.manager.reconcile`), so both say the same sentences.
-"""
+"""`varlog status`: how the cluster is, on one screen; with `--watch` as it changes (`varlog.cli.watching`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+from cyclopts import Parameter
 
 from varlog.cli import records
-from varlog.cli.looking import Seen, look
+from varlog.cli.examining import Examination, examine
+from varlog.cli.looking import Seen
 from varlog.cli.options import USUAL_CLUSTER, Cluster
-from varlog.cli.output import Column, Output, size_of
-from varlog.cli.records import ReplicaRecord, StreamRecord, TopicRecord
-from varlog.core.manager import reconcile
-from varlog.core.messages import NodeInfo, StreamInfo
-from varlog.core.world import Memory, World
-from varlog.types import StorageNodeID, StreamStatus
+from varlog.cli.output import Column, Output, duration_of, size_of
+from varlog.cli.records import StreamRecord, TopicRecord
+from varlog.core.messages import Finding, NodeInfo, StreamInfo
+from varlog.core.world import Memory
+from varlog.errors import InvalidArgument
+
+EVERY_SECONDS: Final = 1.0
 
 _STREAM_COLUMNS: Final = (
-    Column("log stream", right=True),
+    Column("stream", right=True),
     Column("topic"),
     Column("status"),
-    Column("primary", right=True),
+    Column("epoch", right=True),
     Column("replicas"),
+    Column("of", right=True),
     Column("last GLSN", right=True),
     Column("behind", right=True),
     Column("waiting", right=True),
 )
 """What fits on a terminal of 80 columns; `varlog stream list` tells more."""
 
+_NODE_COLUMNS: Final = (
+    Column("node", right=True),
+    Column("address"),
+    Column("state"),
+    Column("replicas", right=True),
+    Column("free", right=True),
+)
+
 
 class NodeState(msgspec.Struct):
     id: int
     address: str
+    state: str
+    """ok, draining, has lost its disks, or does not answer."""
     answers: bool
     error: str
     """Why it does not answer."""
+    silent: float
+    """Seconds since it last answered the manager, as far as is known."""
     replicas: int
     free_bytes: int
     total_bytes: int
 
 
+class CopyState(msgspec.Struct):
+    """A replica that copies what it lacks from another one."""
+
+    node: int
+    source: int
+    copied: int
+    """Entries it has,"""
+    of: int
+    """of so many."""
+
+
 class StreamState(StreamRecord):
+    wanted: int
+    """How many replicas it should have."""
     behind: int
     """Committed entries that the slowest replica that answers does not know to be."""
     waiting: int
     """Entries on the disk of a replica that have no position yet."""
+    copies: list[CopyState]
 
 
 class ClusterState(msgspec.Struct):
@@ -59,45 +83,78 @@ class ClusterState(msgspec.Struct):
     manager: str
     manager_answers: bool
     problems: list[str]
+    notes: list[str]
     doing: list[str]
     nodes: list[NodeState]
     topics: list[TopicRecord]
     streams: list[StreamState]
 
 
-async def status(*, at: Cluster = USUAL_CLUSTER) -> None:
-    """Show how the cluster is."""
-    state = _state_of(await look(at))
+async def status(
+    *,
+    watch: Annotated[bool | float, Parameter(negative=(), show_default=False, metavar="[SECONDS]")] = False,
+    at: Cluster = USUAL_CLUSTER,
+) -> None:
+    """Show how the cluster is.
+
+    Parameters
+    ----------
+    watch
+        Look again and again, every so many seconds, 1 if it does not say; until Ctrl-C.
+    """
+    if watch is not False:
+        from varlog.cli.watching import watch_status  # noqa: PLC0415
+
+        seconds = EVERY_SECONDS if watch is True else watch
+        if not 0 < seconds <= 3600:
+            raise InvalidArgument(f"--watch {seconds:g}: give a number of seconds above 0")
+        await watch_status(at, seconds)
+        return
+    async with at.admin() as admin:
+        state = state_of(await examine(at, admin, Memory()))
     at.output.record(state)
     if not at.json:
-        _show(at.output, state)
+        show(at.output, state)
 
 
-def _state_of(seen: Seen) -> ClusterState:
+def state_of(examination: Examination) -> ClusterState:
+    seen = examination.seen
     metadata = seen.metadata
-    infos = {StorageNodeID(snid): info for snid, info in seen.infos.items()}
-    problems = list(_problems(seen))
     return ClusterState(
-        healthy=not problems,
+        healthy=not examination.problems,
         version=metadata.version,
         manager=metadata.manager,
         manager_answers=not seen.manager_error,
-        problems=problems,
-        doing=[step.sentence for step in reconcile(World.of(metadata, infos), Memory(), count(1).__next__)],
-        nodes=[_node_state(node, seen) for node in metadata.nodes],
+        problems=[_sentence(found) for found in examination.problems],
+        notes=[_sentence(found) for found in examination.notes],
+        doing=list(examination.doing),
+        nodes=[_node_state(node, examination) for node in metadata.nodes],
         topics=[records.topic_record(topic, metadata) for topic in metadata.topics],
         streams=[_stream_state(stream, seen) for stream in metadata.streams],
     )
 
 
-def _node_state(node: NodeInfo, seen: Seen) -> NodeState:
+def _sentence(found: Finding) -> str:
+    return f"{found.subject}: {found.what}"
+
+
+def _node_state(node: NodeInfo, examination: Examination) -> NodeState:
+    seen = examination.seen
     info = seen.infos.get(node.snid)
     volumes = info.volumes if info is not None else ()
+    kinds = {found.kind: found for found in examination.findings if found.subject == f"node {node.snid}"}
+    state = "draining" if node.is_draining else "ok"
+    if info is None:
+        state = "does not answer"
+    elif "node-unidentified" in kinds:
+        state = "has lost its disks"
     return NodeState(
         id=node.snid,
         address=node.address,
+        state=state,
         answers=info is not None,
         error=seen.silent.get(node.snid, ""),
+        silent=kinds["node-silent"].seconds if "node-silent" in kinds else 0.0,
         replicas=sum(node.snid in stream.replicas for stream in seen.metadata.streams),
         free_bytes=sum(volume.free_bytes for volume in volumes),
         total_bytes=sum(volume.total_bytes for volume in volumes),
@@ -106,81 +163,81 @@ def _node_state(node: NodeInfo, seen: Seen) -> NodeState:
 
 def _stream_state(stream: StreamInfo, seen: Seen) -> StreamState:
     replicas = records.replicas_of(stream, seen.infos)
+    topic = next((topic for topic in seen.metadata.topics if topic.tpid == stream.tpid), None)
+    copies = [
+        CopyState(snid, replica.source, replica.committed_end - 1, max(replica.source_end, stream.llsn_end) - 1)
+        for snid, info in seen.infos.items()
+        for replica in info.replicas
+        if replica.lsid == stream.lsid and replica.source
+    ]
     return StreamState(
         **msgspec.structs.asdict(records.stream_record(stream, seen.metadata)),
+        wanted=topic.replication_factor if topic is not None else len(stream.replicas),
         behind=max((replica.behind for replica in replicas), default=0),
         waiting=max((replica.waiting for replica in replicas), default=0),
+        copies=copies,
     )
 
 
-def _problems(seen: Seen) -> Iterator[str]:
-    """What is not as it should be, in sentences."""
-    if seen.manager_error:
-        yield f"the manager cannot be reached ({seen.manager_error}): nothing can be added, and nothing is brought back"
-    for snid, why in seen.silent.items():
-        yield f"storage node {snid} does not answer: {why}"
-    for stream in seen.metadata.streams:
-        if stream.status is not StreamStatus.RUNNING:
-            yield f"log stream {stream.lsid} is {stream.status.name}: it takes no appends"
-        for replica in records.replicas_of(stream, seen.infos):
-            yield from _replica_problems(replica, answers=replica.node in seen.infos)
-    with_streams = {stream.tpid for stream in seen.metadata.streams}
-    for topic in seen.metadata.topics:
-        if topic.tpid not in with_streams:
-            yield f"topic {topic.name!r} has no log stream: varlog stream add --topic {topic.name}"
+# For people
 
 
-def _replica_problems(replica: ReplicaRecord, *, answers: bool) -> Iterator[str]:
-    where = f"log stream {replica.log_stream}: its replica on node {replica.node}"
-    if not answers:
-        yield f"log stream {replica.log_stream} takes no appends while node {replica.node} is away"
-    elif not replica.answers:
-        yield f"{where} is missing"
-    elif not replica.healthy:
-        yield f"{where} needs repair ({replica.fault or 'see the log of the node'})"
-
-
-def _show(output: Output, state: ClusterState) -> None:
-    verdict = "all is well" if state.healthy else "not all is well"
-    output.line(f"{verdict}; metadata version {state.version}, manager at {state.manager or 'no address'}")
+def show(output: Output, state: ClusterState) -> None:
+    output.line(headline(state))
     for problem in state.problems:
         output.line(f"  ! {problem}")
+    for note in state.notes:
+        output.line(f"  - {note}")
     output.line()
-    output.table(
-        (Column("node", right=True), "address", "state", Column("replicas", right=True), Column("free", right=True)),
-        [
-            (
-                node.id,
-                node.address or "-",
-                "ok" if node.answers else "does not answer",
-                node.replicas,
-                f"{size_of(node.free_bytes)} of {size_of(node.total_bytes)}" if node.answers else "",
-            )
-            for node in state.nodes
-        ],
-    )
+    output.table(_NODE_COLUMNS, map(node_row, state.nodes))
     output.line()
     output.table(records.TOPIC_COLUMNS, map(records.topic_row, state.topics))
     output.line()
-    output.table(
-        _STREAM_COLUMNS,
-        [
-            (
-                stream.id,
-                stream.topic,
-                stream.status,
-                stream.primary or "-",
-                ", ".join(map(str, stream.replicas)) or "-",
-                stream.last_glsn,
-                stream.behind,
-                stream.waiting,
-            )
-            for stream in state.streams
-        ],
-    )
+    output.table(_STREAM_COLUMNS, map(stream_row, state.streams))
+    for stream in state.streams:
+        for copy in stream.copies:
+            output.line(f"log stream {stream.id}: {copy_sentence(copy)}")
     output.line()
-    away = ", ".join(str(node.id) for node in state.nodes if not node.answers)
-    if not state.doing:
-        output.line(f"the manager waits for nodes: {away}" if away else "the manager has nothing to do")
-    for sentence in state.doing:
-        output.line(f"the manager: {sentence}")
+    for sentence in doing_of(state):
+        output.line(sentence)
+
+
+def headline(state: ClusterState) -> str:
+    verdict = "all is well" if state.healthy else "not all is well"
+    return f"{verdict}; metadata version {state.version}, manager at {state.manager or 'no address'}"
+
+
+def doing_of(state: ClusterState) -> list[str]:
+    """What the manager is about."""
+    if not state.manager_answers:
+        return ["the manager does not answer: varlog doctor"]
+    return [f"the manager: {sentence}" for sentence in state.doing] or ["the manager has nothing to do"]
+
+
+def node_row(node: NodeState) -> tuple[object, ...]:
+    since = f" for {duration_of(node.silent)}" if node.silent and not node.answers else ""
+    free = f"{size_of(node.free_bytes)} of {size_of(node.total_bytes)}" if node.answers else ""
+    return node.id, node.address or "-", node.state + since, node.replicas, free
+
+
+def stream_row(stream: StreamState) -> tuple[object, ...]:
+    replicas = ", ".join(f"{snid}*" if snid == stream.primary else str(snid) for snid in stream.replicas)
+    return (
+        stream.id,
+        stream.topic,
+        stream.status,
+        stream.epoch,
+        replicas or "-",
+        stream.wanted,
+        stream.last_glsn,
+        stream.behind,
+        stream.waiting,
+    )
+
+
+def copy_sentence(copy: CopyState) -> str:
+    return f"node {copy.node} copies from node {copy.source}: {copy.copied} of {copy.of} entries ({percent(copy)} %)"
+
+
+def percent(copy: CopyState) -> int:
+    return min(100, 100 * copy.copied // copy.of) if copy.of > 0 else 100

@@ -1,0 +1,231 @@
+"""`varlog verify`: are all replicas equal, and is every position there exactly once?
+
+What is asked and what follows from the answers is `varlog.core.verifying`; here the questions are carried, progress is
+shown and the verdict is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from cyclopts import Parameter
+
+from varlog.cli.failures import Exit
+from varlog.cli.looking import Seen, see
+from varlog.cli.options import USUAL_CLUSTER, Cluster
+from varlog.cli.output import Column, Output, duration_of
+from varlog.core.fingerprints import Span
+from varlog.core.messages import TopicInfo
+from varlog.core.verifying import Answer, Copy, Finding, Question, Verdict, Verification
+from varlog.errors import UnknownTopic, VarlogError
+from varlog.types import LogStreamID, StreamStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from varlog import Admin
+
+PART_SECONDS: Final = 60.0
+"""For one fingerprint: some megabytes from a disk that may be busy, behind others that wait."""
+CATCH_UP_SECONDS: Final = 2.0
+LOOK_AGAIN: Final = 0.05
+LONGEST_LIST: Final = 5
+
+_CODES: Final = {
+    Verdict.CONSISTENT: Exit.OK,
+    Verdict.INCOMPLETE: Exit.INCOMPLETE,
+    Verdict.INCONSISTENT: Exit.NOT_WELL,
+}
+
+
+class ReplicaVerdict(msgspec.Struct):
+    log_stream: int
+    node: int
+    role: str
+    finding: str
+    entries: int
+    detail: str
+
+
+class TopicVerdict(msgspec.Struct):
+    topic: str
+    verdict: str
+    first: int
+    last: int
+    entries: int
+    seconds: float
+    missing: list[Span]
+    twice: list[Span]
+    lost: int
+    faults: list[str]
+    unread: list[int]
+    replicas: list[ReplicaVerdict]
+
+
+async def verify(
+    topic: Annotated[str | None, Parameter(metavar="TOPIC", show_default=False)] = None,
+    /,
+    *,
+    at: Cluster = USUAL_CLUSTER,
+) -> int:
+    """Compare replicas.
+
+    Parameters
+    ----------
+    topic
+        The topic; all of them if it is left out.
+    """
+    worst = Verdict.CONSISTENT
+    async with at.admin() as admin:
+        seen = await _caught_up(at, admin)
+        topics = [known for known in seen.metadata.topics if topic in {None, known.name}]
+        if not topics and topic is not None:
+            raise UnknownTopic(f"there is no topic {topic!r}")
+        for known in topics:
+            found = await _verify(at, admin, seen, known)
+            worst = max(worst, Verdict(found.verdict), key=list(Verdict).index)
+    if not topics:
+        at.output.line("there is no topic to verify")
+    return _CODES[worst]
+
+
+async def _caught_up(at: Cluster, admin: Admin) -> Seen:
+    """Look at the cluster; a replica may take a moment to hear of what was just committed."""
+    first = await see(at, admin)
+    ends = {stream.lsid: stream.last_glsn for stream in first.metadata.streams}
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    latest = first
+    while _are_behind(latest, ends) and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_AGAIN)
+        latest = await see(at, admin)
+    return latest._replace(metadata=first.metadata)
+
+
+def _are_behind(seen: Seen, ends: Mapping[LogStreamID, int]) -> bool:
+    """Whether a running log stream has a replica that does not know of all that is committed."""
+    return any(
+        replica.lsid == stream.lsid and replica.local_hwm < ends.get(stream.lsid, 0)
+        for stream in seen.metadata.streams
+        if stream.status is StreamStatus.RUNNING
+        for snid in stream.replicas
+        if snid in seen.infos
+        for replica in seen.infos[snid].replicas
+    )
+
+
+async def _verify(at: Cluster, admin: Admin, seen: Seen, topic: TopicInfo) -> TopicVerdict:
+    began = time.monotonic()
+    verification = Verification(seen.metadata, topic, seen.infos, seen.silent)
+    with _progress(at.output, topic.name, verification) as moved:
+        await _carry(admin, verification, moved)
+    found = _verdict_of(topic, verification, time.monotonic() - began)
+    at.output.record(found)
+    if not at.json:
+        _show(at.output, found, verification)
+    return found
+
+
+async def _carry(admin: Admin, verification: Verification, moved: Callable[[], None]) -> None:
+    conversation = verification.run()
+    try:
+        questions = next(conversation)
+        while True:
+            answers = await asyncio.gather(*(_ask(admin, question) for question in questions))
+            questions = conversation.send(answers)
+            moved()
+    except StopIteration:
+        moved()
+
+
+async def _ask(admin: Admin, question: Question) -> Answer:
+    try:
+        return await admin.fingerprint(*question, timeout=PART_SECONDS)
+    except VarlogError as error:
+        return error
+
+
+def _verdict_of(topic: TopicInfo, verification: Verification, seconds: float) -> TopicVerdict:
+    density = verification.density
+    return TopicVerdict(
+        topic=topic.name,
+        verdict=verification.verdict,
+        first=topic.trim + 1,
+        last=min(topic.hwm, density.judged - 1),
+        entries=sum(copy.entries for copy in verification.copies),
+        seconds=round(seconds, 3),
+        missing=density.missing,
+        twice=density.twice,
+        lost=density.lost,
+        faults=verification.faults,
+        unread=list(verification.unread),
+        replicas=[
+            ReplicaVerdict(copy.lsid, copy.snid, copy.role, copy.finding or Finding.SILENT, copy.entries, copy.detail)
+            for copy in verification.copies
+        ],
+    )
+
+
+# For people
+
+
+def _show(output: Output, found: TopicVerdict, verification: Verification) -> None:
+    output.table(
+        (
+            Column("log stream", right=True),
+            Column("node", right=True),
+            Column("role"),
+            Column("entries", right=True),
+            Column("verdict"),
+            Column("remarks"),
+        ),
+        [_row(copy) for copy in verification.copies],
+    )
+    output.line()
+    for sentence in _sentences(found, verification):
+        output.line(sentence)
+    output.line(
+        f"topic {found.topic!r} is {found.verdict}; {found.entries} entries were read in {duration_of(found.seconds)}"
+    )
+
+
+def _row(copy: Copy) -> Sequence[object]:
+    return copy.lsid, copy.snid, copy.role, copy.entries, copy.finding or "", copy.detail
+
+
+def _sentences(found: TopicVerdict, verification: Verification) -> Iterator[str]:
+    """What is wrong with the topic as a whole, or that nothing is."""
+    yield from found.faults
+    for lsid, glsn in verification.unread.items():
+        yield f"log stream {lsid}: nobody can tell what it has from GLSN {glsn} on"
+    for what, spans in (("missing", found.missing), ("there twice", found.twice)):
+        if spans:
+            listed = ", ".join(f"{begin} to {end - 1}" for begin, end in spans[:LONGEST_LIST])
+            rest = f" and {len(spans) - LONGEST_LIST} more ranges" if len(spans) > LONGEST_LIST else ""
+            yield f"positions that are {what}: GLSN {listed}{rest}"
+    if found.lost:
+        yield f"{found.lost} positions were declared lost"
+    if found.last < found.first:
+        yield "there are no entries" if not verification.unread else "no position could be judged"
+    elif not found.missing and not found.twice:
+        but = ", but for those declared lost" if found.lost else ""
+        yield f"every position from GLSN {found.first} to {found.last} is there exactly once{but}"
+
+
+@contextmanager
+def _progress(output: Output, name: str, verification: Verification) -> Iterator[Callable[[], None]]:
+    """A bar on standard error, if somebody looks at it; what is yielded is to be called when something was compared."""
+    if output.json or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console  # noqa: PLC0415  # takes a while to import, and pipes need none of it
+    from rich.progress import Progress  # noqa: PLC0415
+
+    with Progress(console=Console(stderr=True, highlight=False), transient=True) as progress:
+        bar = progress.add_task(f"comparing {name!r}", total=max(1, verification.total))
+        yield lambda: progress.update(bar, completed=verification.done)
