@@ -11,8 +11,17 @@ from types import ModuleType
 from typing import NamedTuple
 
 from varlog import types
-from varlog.core import messages
-from varlog.core.messages import AppendReplies, Message, Replicate, ScanReply
+from varlog.core.messages import (
+    AppendReplies,
+    Message,
+    Replicate,
+    ScanReply,
+    data,
+    metadata,
+    operating,
+    ordering,
+    replicas,
+)
 from varlog.errors import VarlogError
 from varlog.wire import catalogue, hello, hot
 
@@ -96,7 +105,8 @@ def default_of(value: ast.expr | None) -> str:
             return ast.unparse(value).lower()
 
 
-KINDS = {kind.name: kind for module in (types, messages, hello, hot) for kind in kinds_of(module)}
+MODULES = (types, ordering, replicas, data, metadata, operating, hello, hot)
+KINDS = {kind.name: kind for module in MODULES for kind in kinds_of(module)}
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
