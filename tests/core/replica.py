@@ -23,6 +23,7 @@ from varlog.core.messages import (
 )
 from varlog.errors import VarlogError
 from varlog.sim.disk import SimDisk
+from varlog.storage.format import LogBase
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage, StorageOptions
 from varlog.types import (
@@ -70,7 +71,15 @@ def cut(begin: int, end: int, *, epoch: int = 2, version: int = 0, glsn: int = 0
 class Replica:
     """See the module's text."""
 
-    def __init__(self, snid: StorageNodeID = ME, disk: SimDisk | None = None, dedup: DedupTable | None = None) -> None:
+    def __init__(
+        self,
+        snid: StorageNodeID = ME,
+        disk: SimDisk | None = None,
+        dedup: DedupTable | None = None,
+        *,
+        base: LogBase | None = None,
+        segment_bytes: int = 1 << 16,
+    ) -> None:
         self.snid = snid
         self.disk = disk or SimDisk()
         self.sent: list[tuple[str, Message]] = []
@@ -78,10 +87,12 @@ class Replica:
         self.now = 0.0
         self._requests = count(1)
         nonces = count(1000)
-        options = StorageOptions(segment_bytes=1 << 16, nonce=lambda: next(nonces))
+        options = StorageOptions(segment_bytes=segment_bytes, nonce=lambda: next(nonces))
         identity = LogStreamIdentity(ClusterID(1), snid, TOPIC, LSID)
-        make = LogStreamStorage.open if self.disk.exists(PATH) else LogStreamStorage.create
-        self.storage = make(self.disk, PATH, identity, options)
+        if self.disk.exists(PATH):
+            self.storage = LogStreamStorage.open(self.disk, PATH, identity, options)
+        else:
+            self.storage = LogStreamStorage.create(self.disk, PATH, identity, options, base)
         self.executor = LogStreamExecutor(snid, TOPIC, LSID, self.storage, self.send, self.branches.append, dedup)
         self.storage.snapshot_source = self.executor.dedup.snapshot
         recovered = self.storage.recovered

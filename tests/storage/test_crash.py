@@ -383,7 +383,7 @@ def trim_beyond_the_base(owner: NotingOwner) -> None:
     owner.flush()
 
 
-IN_THE_MIDDLE_RUNS = {
+IN_THE_MIDDLE_RUNS: dict[Run, StorageOptions] = {
     append_and_commit: options(4096),
     roll: options(700),
     copy_of_another_replica: options(700),
