@@ -241,7 +241,7 @@ def test_a_sealed_log_stream_is_urgent_when_it_has_been_so_for_too_long() -> Non
     found = scene.finding("stream-sealed", after=9.0)
     assert found.severity == Severity.URGENT
     assert found.what == (
-        "is SEALED at GLSN 50 and takes no appends; it needs 2 replicas, and of nodes 1, 2, 3 1 can be used"
+        "is SEALED at GLSN 50 and takes no appends; it needs 2 replicas, and of its set node 1 can be used"
     )
     assert found.doing
     assert found.person.startswith("start nodes 2, 3 again; ")

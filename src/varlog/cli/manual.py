@@ -534,10 +534,12 @@ Exit code 0: all is well, or there are only notes. 4: there are other findings.
     """Examples
 
     varlog doctor
-    varlog doctor --json | jq -r '.findings[] | select(.severity == "urgent").what'
 
-  wake somebody up:
-    varlog doctor > findings.txt || mail -s varlog oncall@example.org < findings.txt
+  what is urgent, one to a line:
+    varlog doctor --json | jq '.findings[] | select(.severity=="urgent").what'
+
+  tell somebody who is not looking:
+    varlog doctor > findings || mail -s 'not well' oncall@example.org < findings
 
 JSON: healthy, version, manager, nodes, nodes_answering, streams,
 streams_running, doing (sentences), findings: a list of objects: kind (a word

@@ -215,7 +215,7 @@ def doing_of(state: ClusterState) -> list[str]:
 
 
 def node_row(node: NodeState) -> tuple[object, ...]:
-    since = f" for {duration_of(node.silent)}" if node.silent and not node.answers else ""
+    since = f" ({duration_of(node.silent)})" if node.silent and not node.answers else ""
     free = f"{size_of(node.free_bytes)} of {size_of(node.total_bytes)}" if node.answers else ""
     return node.id, node.address or "-", node.state + since, node.replicas, free
 

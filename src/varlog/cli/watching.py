@@ -33,6 +33,7 @@ from varlog.errors import VarlogError
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
+    from rich.text import Text
 
     from varlog import Admin
 
@@ -135,22 +136,26 @@ def _screen(look: Look, seconds: float, height: int) -> RenderableType:
     if state is None:
         return Text(f"the cluster cannot be asked: {look.error}", "bold red")
     clock = time.strftime("%H:%M:%S")
-    verdict = Text(
-        headline(state), "bold green" if state.healthy and not look.error else "bold red", overflow="ellipsis"
-    )
-    parts.append(verdict)
-    parts.append(Text(f"{clock}, every {seconds:g} s; Ctrl-C ends", "dim"))
+    parts.append(_line(headline(state), "bold green" if state.healthy and not look.error else "bold red"))
+    parts.append(_line(f"{clock}, every {seconds:g} s; Ctrl-C ends", "dim"))
     if look.error:
         parts.append(Text(f"the cluster cannot be asked, this is what was seen last: {look.error}", "bold red"))
-    parts.extend(Text(f"! {problem}", "yellow") for problem in state.problems[:_PROBLEMS])
+    parts.extend(_line(f"! {problem}", "yellow") for problem in state.problems[:_PROBLEMS])
     hidden = len(state.problems) - _PROBLEMS
     if hidden > 0:
         parts.append(Text(f"! and {hidden} more: varlog doctor", "yellow"))
     parts += [Text(), _nodes(look, state), Text(), _topics(look, state), Text()]
-    doing = [Text(sentence, "cyan") for sentence in (*doing_of(state), *state.notes)[:_SENTENCES]]
+    doing = [_line(sentence, "cyan") for sentence in (*doing_of(state), *state.notes)[:_SENTENCES]]
     used = len(parts) + len(state.nodes) + len(state.topics) + len(doing) + 8
     parts.append(_streams(state, max(3, height - used)))
     return Group(*parts, Text(), *doing)
+
+
+def _line(text: str, style: str) -> Text:
+    """One line of the screen, however long the text is; `varlog doctor` tells all of it."""
+    from rich.text import Text  # noqa: PLC0415
+
+    return Text(text, style, no_wrap=True, overflow="ellipsis")
 
 
 def _table(*heads: tuple[str, bool]) -> Table:

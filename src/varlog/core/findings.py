@@ -58,6 +58,17 @@ class Look:
         mention = re.compile(rf"\bnodes? (?:\d+, )*{snid}\b")
         return _few(step.sentence for step in self._steps if mention.search(step.sentence))
 
+    def able(self) -> list[StorageNodeID]:
+        """The nodes that can have replicas, as far as is known."""
+        return [
+            snid
+            for snid, view in self.world.views.items()
+            if view.info is not None
+            and not view.is_dead
+            and not self.world.nodes[snid].is_draining
+            and (view.info.is_identified or not self.world.nodes[snid].generation)
+        ]
+
     def sets_with(self, snid: StorageNodeID) -> list[LogStreamID]:
         """The log streams that a node is in the set of."""
         return [stream.lsid for stream in self.world.metadata.streams if snid in stream.replicas]

@@ -93,12 +93,12 @@ def _sealed(look: Look, stream: StreamInfo) -> Finding:
     away = [snid for snid in stream.replicas if look.world.is_dead(snid)]
     known = look.world.replicas(stream.lsid)
     broken = [snid for snid in stream.replicas if snid in known and not known[snid].healthy]
-    able, least = len(stream.replicas) - len(away) - len(broken), look.world.least(stream)
+    able, least = [snid for snid in stream.replicas if snid not in (*away, *broken)], look.world.least(stream)
     person = ""
-    if able < least:
-        what += f"; it needs {least} replicas, and of {nodes(stream.replicas)} {able or 'none'} can be used"
-        person = f"start {nodes(away)} again" if away else f"look at the disks of {nodes(broken)}"
-        person += f"; if what they had is gone for good: varlog stream declare-lost {stream.lsid}"
+    if len(able) < least:
+        what += f"; it needs {least} replicas, and of its set {nodes(sorted(able))} can be used"
+        person = f"start {nodes(sorted(away))} again" if away else f"look at the disks of {nodes(sorted(broken))}"
+        person += f"; if the data there is gone for good: varlog stream declare-lost {stream.lsid}"
     return finding(
         "stream-sealed",
         Severity.URGENT if seconds >= SEALED_TOO_LONG else Severity.DEGRADED,
@@ -156,10 +156,10 @@ def _short(look: Look, stream: StreamInfo) -> Iterator[Finding]:
     have, wanted = len(stream.replicas), look.world.factor(stream)
     if have >= wanted or _is_lost(stream):
         return
-    what = f"has {have} of {wanted} replicas, on {nodes(stream.replicas)}"
+    what = f"has {have} of {wanted} replicas, on {nodes(sorted(stream.replicas))}"
     if have == 1:
         what += ": there is no other copy of what is appended now"
-    able = [snid for snid, node in look.world.nodes.items() if look.world.is_identified(snid) and not node.is_draining]
+    able = look.able()
     person = ""
     if len(able) < wanted:
         what += f"; only {nodes(able)} could have one" if able else "; no node could have one"
