@@ -284,7 +284,7 @@ def plan(state: MetadataState, request: PlanStream) -> Decision:
     if (stream.joining, stream.leaving) == (joining, leaving):
         return ALREADY
     if joining or leaving:
-        if stream.joining or stream.leaving:
+        if stream.joining or stream.leaving in stream.replicas:
             raise errors.Conflict(f"log stream {stream.lsid} is being changed already: {_planned(stream)}")
         if (not joining or joining in stream.replicas) and leaving not in stream.replicas:
             return ALREADY

@@ -260,7 +260,8 @@ def _replaces(
         if not lacks or not had or by in stream.replicas:
             return False
     _check_not_held(stream)
-    if (stream.joining or stream.leaving) and (stream.joining, stream.leaving) != (by, _leaver(stream, snid)):
+    under_way = stream.joining or stream.leaving in stream.replicas
+    if under_way and (stream.joining, stream.leaving) != (by, _leaver(stream, snid)):
         raise errors.Conflict(
             f"log stream {stream.lsid} is being changed already (joining: {stream.joining or 'nobody'}, leaving: "
             f"{stream.leaving or 'nobody'}); wait for that, or cancel it"
