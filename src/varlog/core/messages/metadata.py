@@ -103,6 +103,9 @@ class AnnounceNode(Message, frozen=True):
     next_proof: str = ""
     """Of the secret it will have from its next announcement on, so that a copy of its volumes made before is found."""
 
+    def __repr__(self) -> str:
+        return f"AnnounceNode({self.request}, {self.snid}, {self.address!r}, {self.volumes}, {self.boot}, ...)"
+
 
 class RenewNode(Message, frozen=True):
     """A node has lost its disks and is in no replica set any more: let it begin anew, with another secret."""

@@ -81,6 +81,9 @@ class AdoptIdentity(Message, frozen=True):
     secret: str
     generation: int
 
+    def __repr__(self) -> str:
+        return f"AdoptIdentity({self.request}, {self.snid}, ..., {self.generation})"
+
 
 class IdentityAdopted(Message, frozen=True):
     request: int
