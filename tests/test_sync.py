@@ -93,6 +93,22 @@ def test_an_operators_calls(cluster: Path) -> None:
     assert background_threads() == []
 
 
+def test_an_operators_calls_about_what_is_there(cluster: Path) -> None:
+    with varlog.sync.admin(cluster) as admin:
+        assert admin.seal_stream(1).is_held
+        assert not admin.unseal_stream(1).is_held
+        assert admin.sync_stream(1, 2) == 100
+        assert admin.drain_node(2).is_draining
+        assert not admin.undrain_node(2).is_draining
+        assert admin.move_replica(1).lsid == 1
+        with pytest.raises(errors.UnknownNode):
+            admin.replace_node(1, 99)
+        with pytest.raises(errors.Conflict):
+            admin.declare_lost(1, gone=[2])
+        assert admin.diagnose().request
+    assert background_threads() == []
+
+
 def test_a_subscription_waits_for_what_another_thread_appends(cluster: Path) -> None:
     with varlog.sync.connect(cluster) as log, ThreadPoolExecutor() as pool, log.subscribe() as subscription:
         first = pool.submit(next, subscription)
