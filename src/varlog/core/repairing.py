@@ -24,9 +24,9 @@ from varlog.types import ReplicaState, StorageNodeID, StreamStatus
 
 OTHER_SOURCE_AFTER: Final = 5.0
 """A learner that does not get on for so long is given another source."""
-SMALL_LAG: Final = 10_000
-"""Entries that may be lacking when a learner joins, and not more than one in a hundred: they are copied while the log
-stream is sealed."""
+SMALL_LAG: Final = 1_000
+"""Entries that may be lacking when a learner joins, and not more than one in a thousand: they are copied while the log
+stream is sealed. A learner that follows lacks nothing at most moments, so there is no need for more."""
 
 
 class Learner(NamedTuple):
@@ -45,8 +45,9 @@ def has_caught_up(stream: StreamInfo, replica: ReplicaInfo) -> bool:
     """Whether a replica outside of the set lacks so little that a seal for it to join is short."""
     if replica.committed_end >= stream.llsn_end:
         return True
-    lag = replica.source_end - replica.committed_end
-    return bool(replica.source) and lag <= min(SMALL_LAG, replica.source_end // 100)
+    if not replica.source or not replica.source_end:
+        return False
+    return replica.source_end - replica.committed_end <= min(SMALL_LAG, replica.source_end // 1000)
 
 
 def may_join(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> bool:
@@ -86,7 +87,9 @@ def _teach(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterat
     replica = situation.world.replica(learner.snid or StorageNodeID(0), stream.lsid)
     if replica is not None and not steps:
         lacks = max(0, stream.llsn_end - replica.committed_end)
-        yield situation.seal(stream, f"so that node {learner.snid} can join; it lacks {lacks} entries")
+        yield situation.seal(
+            stream, f"so that node {learner.snid} can join; it lacks {lacks} of {stream.llsn_end - 1} entries"
+        )
 
 
 def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterator[Step]:

@@ -1,0 +1,307 @@
+"""Sets that change, as a manager changes them: spares, drains, moves, what operators hold or declare lost. On paper:
+see `tests.core.paper`."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.core.paper import ONE, Paper, Replica
+from tests.core.steprules import SEALED, SEALING
+from tests.core.test_manager_failures import running
+from varlog import errors, limits
+from varlog.core.messages import HoldStream, LoseStream, PlanStream, SealStream, SetDraining, UnregisterNode
+from varlog.core.steps import COPIES_AT_ONCE
+from varlog.types import GLSN, LLSN, LogStreamID, StorageNodeID, StreamStatus
+
+NOBODY = StorageNodeID(0)
+
+
+def node(snid: int) -> StorageNodeID:
+    return StorageNodeID(snid)
+
+
+def move(paper: Paper, joining: int = 0, leaving: int = 0) -> None:
+    assert paper.ask(PlanStream(0, ONE, node(joining), node(leaving))), paper.refused
+
+
+# Spares
+
+
+def test_a_spare_takes_the_place_of_a_node_that_stays_away() -> None:
+    paper = running(4)
+    paper.nodes[node(2)].is_up = False
+    paper.pass_time(29)
+    assert paper.running == [1, 3]
+    assert "has 2 of 3 replicas; node 2 may come back; otherwise a spare is taken in" in paper.says
+    paper.pass_time(4)
+    assert paper.running == [1, 3, 4]
+    paper.nodes[node(2)].restart()
+    paper.pass_time(10)
+    assert paper.running == [1, 3, 4], "who comes back too late is a spare from then on"
+
+
+def test_who_has_an_old_replica_goes_before_a_spare() -> None:
+    paper = running(4, entries=5000)
+    paper.nodes[node(2)].is_up = False
+    paper.pass_time(20)
+    paper.nodes[node(2)].restart()
+    paper.pass_time(10)
+    assert paper.running == [1, 2, 3]
+    assert not paper.nodes[node(4)].replicas
+
+
+def test_a_spare_is_taken_at_once_if_nobody_could_come_back() -> None:
+    """Nobody is away: the replica was lost with its disk, and who lost it is not there again yet."""
+    paper = running(4)
+    paper.nodes[node(2)].lose_disk()
+    paper.pass_time(3)
+    assert paper.running == [1, 3, 4]
+
+
+def test_without_any_other_node_it_goes_on_with_fewer_and_says_so() -> None:
+    paper = running(3)
+    paper.nodes[node(2)].is_up = False
+    paper.pass_time(60)
+    assert paper.running == [1, 3]
+    assert paper.says == "log stream 1: has 2 of 3 replicas; there is no other node that could take one"
+
+
+def test_the_least_loaded_spare_is_taken_but_none_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    paper = running(6, streams=2)
+    monkeypatch.setattr(limits, "MAX_LOG_STREAMS_PER_NODE", 2)
+    for lsid in (8, 9):
+        paper.nodes[node(4)].replicas[LogStreamID(lsid)] = Replica(LogStreamID(lsid))
+    assert paper.ask(SetDraining(0, node(5), True))
+    assert paper.ask(SetDraining(0, node(1), True))
+    paper.pass_time(5)
+    assert {stream.replicas for stream in paper.state.streams.values()} == {(2, 3, 6)}
+
+
+def test_only_a_few_copies_are_made_at_a_time() -> None:
+    paper = running(6, streams=8, entries=1000)
+    for other in paper.nodes.values():
+        other.rate = 500
+    assert paper.ask(SetDraining(0, node(1), True))
+    for _ in range(150):
+        paper.pass_time(0.1)
+        copies = [(n, r.source) for n, host in paper.nodes.items() for r in host.replicas.values() if r.source]
+        for copying in (Counter(target for target, _ in copies), Counter(source for _, source in copies)):
+            assert all(count <= COPIES_AT_ONCE for count in copying.values())
+    assert not any(1 in stream.replicas for stream in paper.state.streams.values())
+    assert any("will copy it when other copies are done" in told or "when other copies" in told for told in paper.told)
+
+
+def test_another_source_is_tried_if_one_gives_nothing() -> None:
+    paper = running(4, entries=3000)
+    target = paper.nodes[node(4)]
+    target.rate = 0
+    move(paper, joining=4, leaving=3)
+    sources = set()
+    for _ in range(200):
+        paper.pass_time(0.1)
+        replica = paper.replica(4)
+        sources.add(int(replica.source))
+        replica.source = NOBODY  # as after two seconds without an answer
+    assert sources == {1, 2, 3}
+    target.rate = 10_000
+    paper.pass_time(60)
+    assert paper.running == [1, 2, 4]
+
+
+def test_a_copy_that_does_not_get_on_is_left_alone_for_a_while() -> None:
+    paper = running(4, entries=3000)
+    paper.nodes[node(3)].is_up = False
+    paper.nodes[node(4)].rate = 0
+    paper.pass_time(62)
+    suspicion = paper.manager.memory.suspicion(ONE, node(4))
+    assert suspicion is not None
+    assert suspicion.why == "copied nothing for 30 s"
+    assert "may come back" in paper.says or "node 4 copied nothing for 30 s, and is tried again in" in paper.says
+    paper.nodes[node(4)].rate = 1000
+    paper.pass_time(30)
+    assert paper.running == [1, 2, 4]
+
+
+# Drain
+
+
+def test_a_drained_node_is_replaced_by_a_spare_without_ever_having_fewer_replicas() -> None:
+    paper = running(4, entries=3000)
+    assert paper.ask(SetDraining(0, node(2), True))
+    paper.pass_time(10)
+    assert paper.sets == [[1, 2, 3], [1, 3, 4]]
+    assert paper.stream().epoch == 4, "one seal"
+    assert "sealing at GLSN 3000 so that node 4 can join; it lacks" in " / ".join(paper.told)
+    assert any("because node 2 is to leave; going on with nodes 1, 3, 4; node 4 joined" in told for told in paper.told)
+    assert paper.ask(UnregisterNode(0, node(2)))
+    assert ONE in paper.nodes[node(2)].replicas, "its data stays where it is"
+
+
+def test_a_drained_node_leaves_without_a_spare_if_enough_are_left() -> None:
+    paper = running(3)
+    assert paper.ask(SetDraining(0, node(2), True))
+    paper.pass_time(2)
+    assert paper.running == [1, 3]
+    assert any("so that node 2 can leave; there is no other node that could take one" in told for told in paper.told)
+    paper.pass_time(60)
+    assert paper.running == [1, 3], "and it is not asked back"
+    assert paper.ask(SetDraining(0, node(2), False))
+    paper.pass_time(3)
+    assert paper.running == [1, 2, 3]
+
+
+def test_a_node_does_not_leave_below_min_replicas_and_that_is_said() -> None:
+    paper = running(3)
+    paper.nodes[node(3)].is_up = False
+    paper.pass_time(2)
+    assert paper.ask(SetDraining(0, node(2), True))
+    paper.pass_time(40)
+    assert paper.running == [1, 2]
+    assert paper.says == (
+        "log stream 1: node 2 cannot leave: it needs 2 replicas, and there is no other node that could take one"
+    )
+    paper.nodes[node(3)].restart()
+    paper.pass_time(3)
+    assert paper.running == [1, 3], "when there is somebody else it goes"
+
+
+def test_a_drained_node_that_dies_is_simply_left_out() -> None:
+    paper = running(4, entries=100_000)
+    assert paper.ask(SetDraining(0, node(2), True))
+    paper.pass_time(1)
+    paper.nodes[node(2)].is_up = False
+    assert paper.pass_time(5, paper.append) <= 0.7
+    assert paper.running == [1, 3]
+    paper.pass_time(120)
+    assert paper.running == [1, 3, 4]
+
+
+# Moves
+
+
+def test_a_replica_moves_with_one_seal() -> None:
+    paper = running(4, entries=3000)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(10)
+    assert paper.sets == [[1, 2, 3], [2, 3, 4]]
+    assert (paper.stream().joining, paper.stream().leaving) == (NOBODY, NOBODY)
+    assert paper.stream().epoch == 4
+
+
+def test_a_set_grows_by_the_node_an_operator_names() -> None:
+    paper = running(5, factor=4, least=2)
+    paper.nodes[node(4)].is_up = False
+    paper.pass_time(2)
+    move(paper, joining=5)
+    paper.pass_time(5)
+    assert paper.running == [1, 2, 3, 5]
+
+
+def test_a_node_that_is_to_leave_goes_when_another_has_come_and_is_not_asked_back() -> None:
+    paper = running(4, entries=2000)
+    move(paper, leaving=2)
+    paper.pass_time(10)
+    assert paper.running == [1, 3, 4]
+    paper = running(3)
+    move(paper, leaving=2)
+    paper.pass_time(60)
+    assert paper.running == [1, 3]
+
+
+def test_a_move_to_a_node_that_is_away_waits_and_says_so() -> None:
+    paper = running(4)
+    paper.nodes[node(4)].is_up = False
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(40)
+    assert paper.running == [1, 2, 3]
+    assert "node 1 cannot leave yet; node 4, which is to join, has not answered for 40" in paper.says
+    paper.nodes[node(4)].restart()
+    paper.pass_time(5)
+    assert paper.running == [2, 3, 4]
+
+
+def test_a_move_goes_on_when_another_node_dies_in_the_middle() -> None:
+    paper = running(5, entries=6000)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(2)
+    paper.nodes[node(2)].is_up = False
+    assert paper.pass_time(5, paper.append) <= 0.7
+    assert paper.running == [1, 3], "who is to leave stays until the other one is there"
+    paper.pass_time(30)
+    assert paper.running == [3, 4, 5]
+    assert all(len(replicas) == 3 for replicas in paper.sets[2:]), "nor does it leave a gap then"
+
+
+# Outside of the set
+
+
+def test_a_corrupt_replica_outside_of_the_set_is_made_anew_when_it_is_wanted() -> None:
+    paper = running(4, entries=500)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(10)
+    old = paper.replica(1)
+    old.fault = errors.Corrupt.code
+    paper.pass_time(10)
+    assert paper.replica(1) is old, "nobody needs it"
+    move(paper, joining=1, leaving=2)
+    paper.pass_time(10)
+    assert paper.running == [1, 3, 4]
+    assert paper.replica(1) is not old
+
+
+def test_a_complete_replica_outside_of_the_set_takes_the_place_of_a_dead_one_at_once() -> None:
+    paper = running(4, entries=500)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(10)
+    paper.nodes[node(3)].is_up = False
+    paper.pass_time(2)
+    assert paper.running == [1, 2, 4]
+
+
+def test_a_replica_that_is_made_anew_for_a_moment_is_not_given_up_for_a_spare() -> None:
+    """A copy that has to start at another base is away while it does (rule 14)."""
+    paper = running(5, entries=5000)
+    paper.nodes[node(3)].is_up = False
+    paper.pass_time(31)
+    (learner,) = [n for n in (4, 5) if paper.nodes[node(n)].replicas]
+    paper.pass_time(1)
+    gone = paper.nodes[node(learner)].replicas.pop(ONE)
+    paper.pass_time(0.1)
+    paper.nodes[node(learner)].replicas[ONE] = gone
+    paper.pass_time(20)
+    assert paper.running == [1, 2, learner]
+    assert not paper.nodes[node(9 - learner)].replicas
+
+
+# What operators hold, and what is lost
+
+
+def test_a_log_stream_that_is_held_stays_sealed_until_it_is_not() -> None:
+    paper = running()
+    assert paper.ask(HoldStream(0, ONE, True))
+    paper.pass_time(10)
+    assert paper.running == []
+    assert [paper.replica(snid).state for snid in (1, 2, 3)] == [SEALED] * 3
+    paper.nodes[node(2)].restart()
+    paper.pass_time(2)
+    assert paper.replica(2).state is SEALED
+    assert paper.ask(HoldStream(0, ONE, False))
+    paper.pass_time(1)
+    assert paper.running == [1, 2, 3]
+    assert not paper.refused
+
+
+def test_a_log_stream_that_was_declared_lost_stays_sealed_and_asks_for_nobody() -> None:
+    paper = running(4)
+    for snid in (1, 2):
+        paper.nodes[node(snid)].is_up = False
+    paper.replica(3).stored_end = paper.replica(3).committed_end = LLSN(51)
+    assert paper.ask(SealStream(0, ONE, paper.stream().epoch))
+    paper.pass_time(1)
+    assert paper.ask(LoseStream(0, ONE, paper.stream().epoch, GLSN(51), (node(3),))), paper.refused
+    paper.pass_time(60)
+    assert paper.stream().status is StreamStatus.SEALED
+    assert paper.replica(3).state is SEALING
+    assert not paper.nodes[node(4)].replicas
