@@ -30,7 +30,7 @@ class Disk:
     def __init__(self) -> None:
         self.held: Held | None = None
         self.next: Held | None = None
-        self.kept = (self.held, self.next)
+        self.kept: tuple[Held | None, Held | None] = (None, None)
         self.full = False
         self.stop_at = -1
         self._steps = count()
@@ -201,9 +201,10 @@ def test_B11_who_was_renewed_meanwhile_waits_for_the_secret(cluster: Cluster) ->
     assert cluster.ask(RenewNode(1, NODE, 1, proof_of(NODE, ANOTHER))).code == 0
     assert prover.adopt(adopt()).code == 0
     assert cluster.announce(prover) is Outcome.APART
-    assert not prover.is_identified
+    identified = [prover.is_identified]
     assert prover.adopt(adopt(ANOTHER, 2)).code == 0
-    assert prover.is_identified
+    identified.append(prover.is_identified)
+    assert identified == [False, True]
     assert cluster.announce(prover) is Outcome.ADMITTED
 
 
