@@ -16,7 +16,17 @@ import msgspec
 from hypothesis import strategies as st
 
 from varlog import limits
-from varlog.core.messages import Append, AppendReplies, AppendReply, Message, Replicate, Scan, ScanReply
+from varlog.core.messages import (
+    Append,
+    AppendReplies,
+    AppendReply,
+    FetchLog,
+    LogPart,
+    Message,
+    Replicate,
+    Scan,
+    ScanReply,
+)
 from varlog.wire import Ping, catalogue, hot
 
 U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
@@ -29,6 +39,8 @@ NARROW: dict[tuple[type[Message], str], st.SearchStrategy[Any]] = {
     (Scan, "max_bytes"): st.integers(0, U32),
     (ScanReply, "code"): st.integers(0, U16),
     (ScanReply, "batches"): st.lists(STORED_LINE, max_size=5).map(tuple),
+    (FetchLog, "max_bytes"): st.integers(0, U32),
+    (LogPart, "code"): st.integers(0, U16),
     (Append, "batch"): st.binary(max_size=40_000),
     (Ping, "payload"): st.binary(max_size=limits.MAX_PING_BYTES),
 }
@@ -44,6 +56,11 @@ COLUMNS: dict[type[Message], dict[str, st.SearchStrategy[Any]]] = {
     Replicate: {
         "prev_sequences": st.integers(0, U64),
         "batches": st.one_of(st.binary(max_size=40_000), VIEWS),
+    },
+    LogPart: {
+        "epochs": st.integers(0, U64),
+        "prev_sequences": st.integers(0, U64),
+        "batches": VIEWS,
     },
 }
 """Fields that are as long as each other, and never empty: what an item of each is."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from varlog import types
 from varlog.core.messages import (
     AppendReplies,
+    LogPart,
     Message,
     Replicate,
     ScanReply,
@@ -30,13 +31,24 @@ FIXED: dict[type[Message], list[str]] = {
     AppendReplies: ["lsid", "epoch", "replicas", "synced", "shift", "answers"],
     ScanReply: ["request", "lsid", "code", "complete_to", "first", "batches", "detail_bytes"],
     Replicate: ["lsid", "epoch", "llsn", "batches"],
+    LogPart: [
+        "request",
+        "lsid",
+        "code",
+        "committed_end",
+        "llsn",
+        "batches",
+        "commits",
+        "base_bytes",
+        "detail_bytes",
+    ],
 }
 """The fixed parts that end with how much follows them; the text beside the tables says what does."""
 STORED = ["glsn", "llsn", "count", "epoch", "version", "time", "length"]
 GROUPS = {
     0: "The hello, and whether anyone is there",
     16: "Client and storage node",
-    24: "Primary and backup",
+    24: "Storage nodes among themselves",
     32: "Storage node and metadata repository",
     48: "Manager or client, and storage node",
     64: "Anyone and the metadata repository",

@@ -118,6 +118,8 @@ def test_the_numbers_are_the_code_s() -> None:
         limits.MAX_BATCH_ENTRIES,
         limits.MAX_CONTROL_BYTES,
         hot.MAX_SCAN_REPLY,
+        hot.MAX_COPIED_BYTES,
+        limits.COPY_PART_BATCHES,
         8 + limits.MAX_PING_BYTES,
         limits.DEDUP_SEQUENCES_PER_WRITER,
     ):

@@ -58,7 +58,8 @@ def part(reader: LogReader, segments: Segments, begin: LLSN, end: LLSN, after: V
     """The batches in [begin, end), which is committed, about `max_bytes` of them."""
     if begin >= end:
         return Copied(begin)
-    frames = list(islice(reader.read(segments, begin, end, max_bytes), limits.COPY_PART_BATCHES))
+    size = min(max_bytes, limits.COPY_PART_BYTES)
+    frames = list(islice(reader.read(segments, begin, end, size), limits.COPY_PART_BATCHES))
     if frames[0].header.llsn != begin:
         raise InvalidArgument(f"a copy cannot begin at LLSN {begin}, in the middle of a batch")
     part_end = frames[-1].header.llsn + frames[-1].header.count

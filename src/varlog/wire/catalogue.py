@@ -33,6 +33,8 @@ HOT: Final[Sequence[tuple[int, type[Message], Callable[[int], Codec]]]] = [
     (19, core.ScanReply, hot.scan_reply),
     (24, core.Replicate, hot.replicate),
     (25, core.ReplicateAck, hot.replicate_ack),
+    (26, core.FetchLog, hot.fetch_log),
+    (27, core.LogPart, hot.log_part),
 ]
 
 HELLO: Final[Sequence[tuple[int, type[Message]]]] = [

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from crc32c import crc32c
 
 from varlog import limits
@@ -24,6 +25,8 @@ from varlog.core.messages import (
     Append,
     AppendReplies,
     AppendReply,
+    FetchLog,
+    LogPart,
     Message,
     Replicate,
     ReplicateAck,
@@ -32,6 +35,7 @@ from varlog.core.messages import (
     StoredLine,
 )
 from varlog.errors import BatchTooLarge, InvalidArgument, ProtocolError
+from varlog.types import CommitContext
 
 Out = Callable[[Buffer], None]
 """Takes the next piece of what is sent; a piece must not change any more."""
@@ -88,12 +92,16 @@ LAYOUTS: Final[dict[type[Message], str]] = {
     ScanReply: "QQHQQIH",
     Replicate: "QQQI",
     ReplicateAck: "QQQ?QQ",
+    FetchLog: "QQQQQQI?",
+    LogPart: "QQHQQIIIH",
 }
-"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Three differ. `ScanReply`:
+"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Four differ. `ScanReply`:
 its fixed part is request, lsid, code, complete_to, first, number n of batches and bytes of detail; n times `STORED`,
 the detail and the batches follow. `AppendReplies` and `Replicate`: the fixed part ends with the number n of what
 follows in columns: n requests, n llsns (u64 each) and n counts (u32); or n previous sequences (u64), the lengths of n
-batches (u32), and the batches."""
+batches (u32), and the batches. `LogPart`: the fixed part ends with the numbers n of batches and m of commits, and the
+bytes of base and detail; n epochs, n previous sequences (u64 each) and n lengths (u32), m commits of eight u64, the
+base, the detail and the batches follow."""
 
 STORED_FIELDS: Final = "QQIQQQI"
 STORED: Final = Struct("<" + STORED_FIELDS)
@@ -401,3 +409,73 @@ def scan_reply(number: int) -> Codec:
         return adopt(memoryview(view[begin:end].tobytes()), 0, end - begin)
 
     return Codec(encode, decode, adopt, head, MAX_SCAN_REPLY)
+
+
+def fetch_log(number: int) -> Codec:
+    pack, unpack, size = _fixed(FetchLog)
+
+    def encode(message: FetchLog, out: Out) -> int:
+        out(sealed(pack(size, number, 0, *msgspec.structs.astuple(message))))
+        return HEADER_BYTES + size
+
+    def decode(view: memoryview, begin: int, _end: int) -> Message:
+        return FetchLog(*unpack(view, begin))
+
+    return Codec(encode, decode, decode, size, size)
+
+
+MAX_COPIED_BYTES: Final = limits.COPY_PART_BYTES + limits.MAX_BATCH_BYTES
+"""A part ends with the batch that reaches its size."""
+
+
+def log_part(number: int) -> Codec:
+    pack, unpack, head = _fixed(LogPart)
+    commit = Struct("<8Q")
+    most = limits.COPY_PART_BATCHES
+    """Every commit in a part ends with one of its batches, so there are no more of them than that."""
+    largest = head + most * (8 + 8 + 4 + commit.size) + MAX_DETAIL_BYTES + max(MAX_COPIED_BYTES, limits.COPY_BASE_BYTES)
+
+    def encode(message: LogPart, out: Out) -> int:
+        detail = message.detail.encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
+        batches, commits, base = message.batches, message.commits, message.base
+        n, m = len(batches), len(commits)
+        columns = struct.pack(f"<{2 * n}Q{n}I", *message.epochs, *message.prev_sequences, *map(len, batches))
+        told = b"".join((columns, *[commit.pack(*cc) for cc in commits], base, detail))
+        size = head + len(told) + sum(map(len, batches))
+        if n > most or m > most or size > largest:
+            raise BatchTooLarge(f"{n} batches and {m} commits in {size} bytes; a part has at most {most} of each")
+        fixed = pack(
+            size, number, 0, message.request, message.lsid, message.code, message.committed_end, message.llsn, n, m,
+            len(base), len(detail),
+        )  # fmt: skip
+        _seal_pieces(fixed + told, batches, out)
+        return HEADER_BYTES + size
+
+    def adopt(view: memoryview, begin: int, end: int) -> Message:
+        request, lsid, code, committed_end, llsn, n, m, based, told = unpack(view, begin)
+        at = begin + head
+        batches_at = at + n * 20 + m * commit.size + based + told
+        if n > most or m > most or batches_at > end:
+            raise ProtocolError(f"{n} batches and {m} commits do not fit into the {end - begin} bytes of a part")
+        columns = struct.unpack_from(f"<{2 * n}Q{n}I", view, at)
+        at += n * 20
+        commits = tuple([CommitContext._make(fields) for fields in commit.iter_unpack(view[at : at + m * commit.size])])
+        at += m * commit.size
+        base, detail = view[at : at + based].tobytes(), str(view[at + based : batches_at], "utf-8", "replace")
+        at = batches_at
+        batches = []
+        for length in columns[2 * n :]:
+            batches.append(view[at : at + length])
+            at += length
+        if at != end:
+            raise ProtocolError(f"the batches of a part end at byte {at - begin} of {end - begin}")
+        return LogPart(
+            request, lsid, code, committed_end, llsn, columns[:n], columns[n : 2 * n], tuple(batches), commits, base,
+            detail,
+        )  # fmt: skip
+
+    def decode(view: memoryview, begin: int, end: int) -> Message:
+        """Copies the body once; the batches refer into the copy."""
+        return adopt(memoryview(view[begin:end].tobytes()), 0, end - begin)
+
+    return Codec(encode, decode, adopt, head, largest)
