@@ -254,7 +254,8 @@ class Syncing:
         """Why the last copy ended, of those that ended too early."""
 
     def __bool__(self) -> bool:
-        return bool(self._copies)
+        """Whether there is anything to be done, or to be waited for."""
+        return bool(self._copies or self.fetches or self.restarts)
 
     def __iter__(self) -> Iterator[LogStreamExecutor]:
         """The replicas that copy."""

@@ -1,21 +1,34 @@
-"""Hosting: replicas are added to a running node, and removed from it (M2, M12).
+"""Hosting: replicas are added to a running node, and removed from it (M2, M12), or made anew (rule 14).
 
 A removal takes a while. The replica is served no more at once; when no group and no read of it is under way it is let
 go of; then its files are deleted in a thread, because each segment takes some milliseconds and the node's other
-replicas must not wait for that. Who asked is answered when all is gone.
+replicas must not wait for that. Who asked is answered when all is gone. A replica that starts anew is removed the same
+way and then made on its base, unless somebody wants it removed meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 from varlog import errors, limits
 from varlog.core.address import Address, Send
 from varlog.core.messages import AddLogStream, RemoveLogStream, ReplicaReply
+from varlog.core.syncing import RestartPlan
 from varlog.daemon import logs
+from varlog.storage.copying import base_of
+from varlog.storage.format import LogBase
 from varlog.storagenode.replicas import Replica, Replicas
-from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
+from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID
+
+
+class _Beginning(NamedTuple):
+    """How a replica that is being removed begins anew."""
+
+    tpid: TopicID
+    volume: str
+    base: LogBase
 
 
 class Hosting:
@@ -37,6 +50,8 @@ class Hosting:
         self._is_busy = is_busy
         self._leaving: dict[LogStreamID, list[tuple[Address, int]]] = {}
         """What is being removed, and who waits for that."""
+        self._beginnings: dict[LogStreamID, _Beginning] = {}
+        """What of it is to begin anew."""
         self._deletions: set[asyncio.Task[None]] = set()
         self._log = logs.get().bind(snid=snid)
 
@@ -62,6 +77,10 @@ class Hosting:
         replica = self._replicas.get(lsid)
         waiting = self._leaving.get(lsid)
         if waiting is not None:
+            if (message.new_only or message.failed_only) and lsid in self._beginnings:
+                self._refuse(source, message.request, lsid, errors.Busy(f"log stream {lsid} is being made anew"))
+                return
+            self._beginnings.pop(lsid, None)
             if len(waiting) < limits.MAX_PENDING_DECISIONS:
                 waiting.append((source, message.request))
         elif replica is None:
@@ -76,6 +95,22 @@ class Hosting:
             self._leaving[lsid] = [(source, message.request)]
             self._leave(lsid)
             self.go_on(lsid)
+
+    def start_anew(self, plan: RestartPlan) -> None:
+        """All that a replica holds is trimmed elsewhere: make it anew where the log begins now."""
+        lsid = plan.executor.lsid
+        replica = self._replicas.get(lsid)
+        if replica is None or replica.executor is not plan.executor or lsid in self._leaving:
+            return
+        try:
+            base = base_of(plan.base, plan.epoch)
+        except errors.VarlogError as error:
+            self._log.error("a replica could not be begun anew", lsid=lsid, error=str(error))
+            return
+        self._beginnings[lsid] = _Beginning(plan.executor.tpid, replica.volume, base)
+        self._leaving[lsid] = []
+        self._leave(lsid)
+        self.go_on(lsid)
 
     def go_on(self, lsid: LogStreamID) -> None:
         """A group or a read of a replica that is leaving has ended."""
@@ -94,11 +129,22 @@ class Hosting:
         except errors.VarlogError as failed:
             error = failed
             self._log.error("a log stream could not be removed", lsid=lsid, error=str(error))
+        beginning = self._beginnings.pop(lsid, None)
+        if beginning is not None and error is None:
+            self._begin_anew(lsid, beginning)
         for source, request in self._leaving.pop(lsid):
             if error is None:
                 self._gone(source, request, lsid)
             else:
                 self._refuse(source, request, lsid, error)
+
+    def _begin_anew(self, lsid: LogStreamID, beginning: _Beginning) -> None:
+        """If that fails the replica is missing, and will be added again by whoever wants it."""
+        try:
+            self._replicas.make(beginning.tpid, lsid, beginning.volume, beginning.base)
+            self._log.info("a replica begins anew", lsid=lsid, llsn=beginning.base.llsn)
+        except errors.VarlogError as error:
+            self._log.error("a replica could not be begun anew", lsid=lsid, error=str(error))
 
     def _gone(self, source: Address, request: int, lsid: LogStreamID) -> None:
         self._send(source, ReplicaReply(request, lsid, 0, self._snid, Epoch(0), ReplicaState.SEALING, LLSN(0)))

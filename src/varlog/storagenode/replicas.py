@@ -20,6 +20,7 @@ from varlog.core.branches import Observe
 from varlog.core.executor import LogStreamExecutor
 from varlog.storage.directory import typed_errors
 from varlog.storage.files import FileSystem
+from varlog.storage.format import LogBase
 from varlog.storage.identity import identify
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.logfiles import LOCK_NAME, UNFINISHED, publish
@@ -98,14 +99,19 @@ class Replicas:
         for other in self._volumes.paths:
             if other != volume and self._fs.exists(self._volumes.replica_path(other, lsid)):
                 raise errors.AlreadyExists(f"log stream {lsid} has a directory in {other}; nothing was changed")
-        identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
-        return self._serve(volume, self._create(self._volumes.replica_path(volume, lsid), identity), identity)
+        return self.make(tpid, lsid, volume)
 
-    def _create(self, path: str, identity: LogStreamIdentity) -> LogStreamStorage:
+    def make(self, tpid: TopicID, lsid: LogStreamID, volume: str, base: LogBase | None = None) -> Replica:
+        """Make a replica where there is none: empty, or one that begins with a base."""
+        identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
+        storage = self._create(self._volumes.replica_path(volume, lsid), identity, base)
+        return self._serve(volume, storage, identity)
+
+    def _create(self, path: str, identity: LogStreamIdentity, base: LogBase | None) -> LogStreamStorage:
         if self._fs.exists(f"{path}/{_REMOVED_NAME}"):  # the next start would delete what is made there now
             raise errors.AlreadyExists(f"{path} was to be deleted and could not be; delete it by hand")
         try:
-            return LogStreamStorage.create(self._fs, path, identity, self._options)
+            return LogStreamStorage.create(self._fs, path, identity, self._options, base)
         except errors.VarlogError:
             with suppress(OSError):  # a file that was only begun holds space, on a disk that may just have become full
                 names = self._fs.listdir(path)

@@ -29,10 +29,12 @@ from varlog.core.messages import (
     AdoptIdentity,
     Append,
     Decided,
+    FetchLog,
     GetFingerprint,
     GetInfo,
     GetMetadata,
     Info,
+    LogPart,
     Message,
     Metadata,
     RemoveLogStream,
@@ -40,11 +42,14 @@ from varlog.core.messages import (
     ReplicateAck,
     Scan,
     Seal,
+    Sync,
     Unseal,
     VolumeInfo,
 )
 from varlog.core.proving import Outcome
+from varlog.core.replicalog import CopiedPart
 from varlog.core.storagenode import ReadPlan, StorageNode
+from varlog.core.syncing import FetchPlan
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
 from varlog.daemon.peers import Peers, answers_ping
@@ -53,6 +58,7 @@ from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.options import StorageOptions
 from varlog.storagenode.announcing import Announcing
+from varlog.storagenode.copying import Copying
 from varlog.storagenode.fingerprinting import Fingerprinting
 from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Reading, Result
@@ -75,8 +81,8 @@ READS_PER_TURN: Final = 64
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint}),
-    Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck}),
-    Role.MANAGER: frozenset[type[Message]]({GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, Seal, Unseal}),
+    Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck, FetchLog, LogPart}),
+    Role.MANAGER: frozenset[type[Message]]({GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, Seal, Unseal, Sync}),
 }
 
 
@@ -116,6 +122,9 @@ class StorageNodeServer:
         self._fingerprinting = Fingerprinting(self._loop, volumes.snid, self._send, self._on_looked_through)
         self.scrubbing = Scrubbing(volumes.snid, self.replicas, config.scrub_mb_per_second, self._on_looked_through)
         self._hosting = Hosting(volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy)
+        self._copying = Copying(
+            self._loop, self.node.syncing, self.replicas, self._hosting, self._on_part_read, self._settle_soon
+        )
         self._links: dict[Address, Link] = {}
         self._addresses: dict[Address, str] = {}
         """Where the other nodes are."""
@@ -183,6 +192,7 @@ class StorageNodeServer:
             link.close()
         await self._server.close()
         await self._reading.stop()
+        await self._copying.stop()
         await self._fingerprinting.stop()
         await self.scrubbing.stop()
         for writing in self._writings.values():
@@ -206,6 +216,7 @@ class StorageNodeServer:
             self._pass_time()
         elif connection.peer.role is Role.STORAGE_NODE:
             self.node.on_peer_connected(StorageNodeID(connection.peer.node_id), self._loop.time())
+            self._settle_soon()
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
@@ -365,6 +376,7 @@ class StorageNodeServer:
         """Whether its files are in use; those who look through them at leisure are told to let go."""
         storage = replica.storage
         is_vacant = self.scrubbing.vacate(storage) and not self._fingerprinting.is_busy(storage)
+        is_vacant = is_vacant and not self._copying.is_busy(storage)
         return not is_vacant or self._writings[replica.volume].is_busy(storage) or self._reading.is_busy(storage)
 
     def info(self, request: int) -> Info:
@@ -404,6 +416,8 @@ class StorageNodeServer:
         if self.node.reads:
             self._read_some()
         self.node.flush(self._loop.time())
+        if self.node.syncing:
+            self._copying.attend()
         self.peers.flush()
 
     def _on_written(
@@ -472,6 +486,19 @@ class StorageNodeServer:
             self._log.error("damage found", lsid=lsid, error=str(result))
             replica.storage.condemn(result)
         self.node.finish_scan(plan, result)
+        self._settle_soon()
+
+    def _on_part_read(self, plan: FetchPlan, result: CopiedPart | errors.VarlogError) -> None:
+        if self._is_stopping:
+            return
+        lsid = plan.executor.lsid
+        replica = self.replicas.get(lsid)
+        if self._hosting.is_leaving(lsid):
+            self._hosting.go_on(lsid)
+        elif isinstance(result, errors.Corrupt) and replica is not None:
+            self._log.error("damage found", lsid=lsid, error=str(result))
+            replica.storage.condemn(result)
+        self.node.finish_fetch(plan, result)
         self._settle_soon()
 
     def _on_looked_through(self, storage: LogStreamStorage, damage: errors.Corrupt | None) -> None:
