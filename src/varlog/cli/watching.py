@@ -123,11 +123,11 @@ async def _draw(looks: _Looks, seconds: float) -> None:
     with Live(console=console, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
         while True:
             look = await looks.next()
-            live.update(_screen(look, seconds, console.height), refresh=True)
+            live.update(screen(look, seconds, console.height), refresh=True)
             await asyncio.sleep(seconds)
 
 
-def _screen(look: Look, seconds: float, height: int) -> RenderableType:
+def screen(look: Look, seconds: float, height: int) -> RenderableType:
     from rich.console import Group  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
