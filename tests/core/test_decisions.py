@@ -10,6 +10,7 @@ import pytest
 from varlog import errors, limits
 from varlog.core import metastate as m
 from varlog.core.decisions import ALREADY, Already, decide
+from varlog.core.describing import describe
 from varlog.core.identity import new_secret, proof_of
 from varlog.core.messages import (
     AbortStream,
@@ -288,7 +289,7 @@ REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
         RenewNode(1, StorageNodeID(6), 2, OTHER_PROOF),
         errors.Conflict,
     ),
-    "another secret for a node with replicas": (RenewNode(1, StorageNodeID(1), 0, OTHER_PROOF), errors.Conflict),
+    "another secret for a node with a replica that runs": (RenewNode(1, SET[0], 0, OTHER_PROOF), errors.Conflict),
     "another secret that is none": (RenewNode(1, StorageNodeID(6), 1, ""), errors.InvalidArgument),
     "a node that shows no secret": (AnnounceNode(1, StorageNodeID(6), "f:2", ()), errors.WrongIdentity),
     "what is no request for a decision": (GetMetadata(1), errors.InvalidArgument),
@@ -397,3 +398,95 @@ def test_a_log_stream_that_holds_entries_goes_only_after_they_are_trimmed() -> N
         decide(state, UnregisterStream(1, RUNNING))
     state.apply(Version(state.version + 1), m.Trimmed(TOPIC, GLSN(5)))
     assert decide(state, UnregisterStream(1, RUNNING)) == m.StreamUnregistered(RUNNING)
+
+
+# Replica sets
+
+
+def grant(state: MetadataState, request: Message) -> None:
+    entry = decide(state, request)
+    assert not isinstance(entry, Already)
+    state.apply(Version(state.version + 1), entry)
+
+
+def test_B11_a_node_is_renewed_only_while_nothing_runs_with_it() -> None:
+    """A replica of a log stream that is sealed may be empty: it is not unsealed before it has everything again."""
+    state = cluster()
+    lsids = [lsid for lsid, stream in state.streams.items() if SET[0] in stream.replicas]
+    for lsid in lsids:
+        stream = state.streams[lsid]
+        if stream.status is not StreamStatus.SEALED:
+            with pytest.raises(errors.Conflict, match=str(lsid)):
+                decide(state, RenewNode(1, SET[0], 0, OTHER_PROOF))
+            grant(state, seal(lsid, stream.epoch))
+    assert decide(state, RenewNode(1, SET[0], 0, OTHER_PROOF)) == m.NodeRenewed(SET[0], 1, OTHER_PROOF)
+
+
+def test_a_drain_that_leaves_a_log_stream_too_few_replicas_is_refused_by_its_name() -> None:
+    state = cluster()
+    for snid in (1, 2, 4):
+        grant(state, SetDraining(1, StorageNodeID(snid), True))
+    with pytest.raises(errors.Conflict, match=f"log stream {SEALED} needs 2 replicas, would have 0, and 1 other"):
+        decide(state, SetDraining(1, StorageNodeID(3), True))
+    grant(state, SetDraining(1, StorageNodeID(5), False))
+    grant(state, SetDraining(1, StorageNodeID(3), True))
+
+
+def test_M2_a_drain_does_not_count_on_nodes_that_are_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = cluster()
+    monkeypatch.setattr(limits, "MAX_LOG_STREAMS_PER_NODE", 0)
+    with pytest.raises(errors.Conflict, match=f"log stream {SMALL} needs 2 .* 0 other storage nodes"):
+        decide(state, SetDraining(1, StorageNodeID(1), True))
+    grant(state, SetDraining(1, StorageNodeID(3), True))
+
+
+def test_M2_a_node_that_joins_must_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = cluster()
+    monkeypatch.setattr(limits, "MAX_LOG_STREAMS_PER_NODE", 1)
+    for request in (unseal(SEALED, 1, (1, 2, 4)), plan(RUNNING, 4, 1)):
+        with pytest.raises(errors.LimitExceeded, match="storage node 4 has 1 log streams"):
+            decide(state, request)
+    assert decide(state, unseal(SEALED, 1, (1, 2, 6))) is not ALREADY
+    assert decide(state, unseal(SEALED, 1)) is not ALREADY, "who is there already does not join"
+    grant(state, seal(PLANNED, 2))
+    assert decide(state, unseal(PLANNED, 3, (2, 3, 4), 2)) is not ALREADY, "its place was kept for it"
+
+
+def test_volumes_follow_the_set() -> None:
+    state = cluster()
+    grant(state, unseal(SEALED, 1, (1, 2, 3), 1, ("/a", "/b", "/c")))
+    grant(state, seal(SEALED, 2))
+    grant(state, unseal(SEALED, 3, (3, 4), 3, ("", "/d")))
+    assert state.streams[SEALED].volumes == {3: "/c", 4: "/d"}
+    grant(state, seal(SEALED, 4))
+    grant(state, unseal(SEALED, 5, (1, 4), 4))
+    assert state.streams[SEALED].volumes == {1: "", 4: "/d"}
+
+
+def test_a_plan_that_is_done_in_part_goes_on() -> None:
+    state = cluster()
+    grant(state, seal(PLANNED, 2))
+    grant(state, unseal(PLANNED, 3, (2, 3), 2))
+    assert (state.streams[PLANNED].joining, state.streams[PLANNED].leaving) == (4, 1)
+    grant(state, seal(PLANNED, 4))
+    grant(state, unseal(PLANNED, 5, (2, 3, 4), 2))
+    assert (state.streams[PLANNED].joining, state.streams[PLANNED].leaving) == (0, 0)
+
+
+def test_a_node_that_goes_is_in_no_plan_any_more() -> None:
+    state = cluster()
+    grant(state, plan(RUNNING, 0, 1))
+    for lsid in (SEALED, UNSEALING, RUNNING, SMALL, HELD, LOST, PLANNED):
+        stream = state.streams[lsid]
+        stream.replicas = tuple(snid for snid in stream.replicas if snid != 1)
+    grant(state, UnregisterNode(1, StorageNodeID(1)))
+    assert state.streams[RUNNING].leaving == 0
+
+
+def test_what_is_declared_lost_ends_where_the_log_stream_did() -> None:
+    state = cluster()
+    grant(state, seal(RUNNING, 2))
+    grant(state, lose(RUNNING, 3, 3, 4))
+    stream = next(stream for stream in describe(state, 1).streams if stream.lsid == RUNNING)
+    assert (stream.lost_begin, stream.lost_end, stream.is_held, stream.replicas) == (3, 6, True, (4,))
+    assert (stream.joining, stream.leaving) == (0, 0)

@@ -139,8 +139,9 @@ def announce_node(state: MetadataState, request: AnnounceNode) -> Decision:
 
 
 def renew_node(state: MetadataState, request: RenewNode) -> Decision:
-    """Another secret for a node whose volumes hold none any more. What it had counts for nothing then, so it must be in
-    no set: its absence there would not be noticed."""
+    """Another secret for a node whose volumes hold none any more. What it had counts for nothing from then on. So no
+    log stream may be running, or about to run, with a set it is in; in that of one that is sealed it may stay, since a
+    replica that is empty is not unsealed before it has everything again (rule 2)."""
     node = _node(state, request.snid)
     _check_proof(request.proof, request.generation + 1)
     if (node.generation, node.proof) == (request.generation + 1, request.proof):
@@ -149,9 +150,11 @@ def renew_node(state: MetadataState, request: RenewNode) -> Decision:
         raise errors.Conflict(
             f"storage node {request.snid} has its identity number {node.generation}, not {request.generation}"
         )
-    if hosted := _hosted(state, request.snid):
+    hosted = _hosted(state, request.snid)
+    if running := [lsid for lsid in hosted if state.streams[lsid].status is not StreamStatus.SEALED]:
         raise errors.Conflict(
-            f"storage node {request.snid} is in the replica sets of log streams {hosted}; it must leave them first"
+            f"storage node {request.snid} is in the replica sets of log streams {running}, which run; it must leave "
+            "them first"
         )
     return m.NodeRenewed(request.snid, request.generation + 1, request.proof)
 

@@ -14,9 +14,9 @@ passed. Both secrets count in between, because the node may stop at any point of
     secret 2                      1, next 2         2
     secret 2                      2                 (admitted)
 
-A node that has lost its disks has no secret. When it is in no replica set any more it is *renewed*: it is given another
-secret, of the next *generation*. The number of a start (boot) begins with the generation, so that it grows although the
-count of starts is lost with the disks.
+A node that has lost its disks has no secret. When no log stream runs with it any more it is *renewed*: it is given
+another secret, of the next *generation*. The number of a start (boot) begins with the generation, so that it grows
+although the count of starts is lost with the disks.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def admit(snid: StorageNodeID, recorded: Recorded, boot: int, secret: str, next_
     if not secret:
         raise errors.WrongIdentity(
             f"storage node {snid} is registered, but the volumes it was started with hold no secret: they are new, or "
-            "its data was lost; once it is in no replica set the manager gives it a new identity"
+            "its data was lost; once no log stream runs with it the manager gives it a new identity"
         )
     shown = proof_of(snid, secret)
     if shown == recorded.next_proof:
