@@ -7,27 +7,42 @@ while a mutation is in place: they would stop the node before any harm was done,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from varlog import errors
 from varlog.batch import BatchHeader
-from varlog.core import invariants, tally
+from varlog.core import invariants, manager, repairing, tally
+from varlog.core.address import node_address
 from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.executor import LogStreamExecutor
-from varlog.core.messages import Append, Seal
+from varlog.core.messages import (
+    Append,
+    FetchLog,
+    RemoveLogStream,
+    ReplicaInfo,
+    ReportLine,
+    Seal,
+    StreamInfo,
+    Unseal,
+)
 from varlog.core.metarepo import MetadataRepository
-from varlog.core.pending import Pending
+from varlog.core.metastate import Stream
+from varlog.core.pending import Pending, PendingBatches
 from varlog.core.replication import Backups
-from varlog.core.states import RUNNING
+from varlog.core.states import RUNNING, SEALED, SEALING
+from varlog.core.steps import Situation, Step
+from varlog.core.syncing import Copy, FetchPlan, Syncing
 from varlog.core.tally import Tallies, Tally
+from varlog.core.world import Sight
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
 from varlog.storage.state import LogState
-from varlog.types import GLSN, LLSN, Epoch, Sequence
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, StorageNodeID
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -228,6 +243,192 @@ def _seal_takes_commits_along(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Replay, "_seal", seal)
 
 
+def _stale_frames_are_committed(patch: pytest.MonkeyPatch) -> None:
+    """Rule 7: a cut commits what stands at its LLSNs, whatever epoch that was written in. A replica that was outside of
+    the set commits its own batches in place of those that were written without it."""
+    genuine = LogStreamExecutor.apply_commit
+
+    def holds(self: PendingBatches, cc: CommitContext) -> bool:
+        return self.end is not None and self.end >= cc.llsn_end
+
+    def apply_commit(self: LogStreamExecutor, cc: CommitContext) -> bool:
+        if cc.epoch > self.epoch:
+            cc = cc._replace(epoch=self.epoch)
+        return genuine(self, cc)
+
+    patch.setattr(PendingBatches, "holds", holds)
+    patch.setattr(LogStreamExecutor, "apply_commit", apply_commit)
+
+
+def _old_epochs_count(patch: pytest.MonkeyPatch) -> None:
+    """A report counts whatever epoch it was made in, and goes on counting when that has passed."""
+    genuine_count, genuine_follow = Tallies.count, Tallies.follow
+
+    def count(self: Tallies, snid: StorageNodeID, lines: Iterable[ReportLine]) -> None:
+        current = []
+        for line in lines:
+            tally = self._tallies.get(line[0])
+            current.append(line if tally is None else (line[0], tally.epoch, *line[2:]))
+        genuine_count(self, snid, current)
+
+    def follow(self: Tallies, stream: Stream) -> None:
+        before = self._tallies.get(stream.lsid)
+        genuine_follow(self, stream)
+        for snid, end in before.ends.items() if before is not None else ():
+            genuine_count(self, StorageNodeID(snid), [(stream.lsid, stream.epoch, 0, 0, end, True)])
+
+    patch.setattr(Tallies, "count", count)
+    patch.setattr(Tallies, "follow", follow)
+
+
+def _seal_record_is_left_out(patch: pytest.MonkeyPatch) -> None:
+    """Rule 6: a replica promises an epoch, and writes nothing down of it."""
+    genuine = LogStreamExecutor._promise_seal
+
+    def promise_seal(self: LogStreamExecutor, epoch: Epoch, llsn_end: LLSN) -> None:
+        log, self.log = self.log, _Silent(self.log)
+        genuine(self, epoch, llsn_end)
+        self.log = log
+        self._on_promise_durable()
+
+    patch.setattr(LogStreamExecutor, "_promise_seal", promise_seal)
+    patch.setattr(LogState, "batch", _batch_anywhere)
+
+
+class _Silent:
+    """A log that takes no seals."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def stage_seal(self, _epoch: Epoch, _llsn_end: LLSN) -> None:
+        """Left out."""
+
+
+def _batch_anywhere(self: LogState, llsn: LLSN, count: int, epoch: Epoch) -> None:
+    """As if the record that was left out had been there: else staging would stop the node."""
+    self.end = LLSN(llsn + count)
+    self.epoch = max(self.epoch, epoch)
+
+
+def _outsiders_count(patch: pytest.MonkeyPatch) -> None:
+    """A replica that was taken out of the set reports in place of the slowest that is in it."""
+    genuine = Tallies.count
+
+    def count(self: Tallies, snid: StorageNodeID, lines: Iterable[ReportLine]) -> None:
+        lines = list(lines)
+        genuine(self, snid, lines)
+        for line in lines:
+            tally = self._tallies.get(line[0])
+            if tally is not None and snid not in tally.ends and tally.ends:
+                slowest = min(tally.ends, key=lambda member: tally.ends[member])
+                genuine(self, StorageNodeID(slowest), [(line[0], tally.epoch, 0, *line[3:])])
+
+    patch.setattr(Tallies, "count", count)
+
+
+def _incomplete_replica_runs(patch: pytest.MonkeyPatch) -> None:
+    """M10: a replica is unsealed below the last committed entry."""
+    genuine = LogStreamExecutor.unseal
+
+    def unseal(self: LogStreamExecutor, source: str, message: Unseal, now: float) -> None:
+        if self.state is SEALING and self.healthy and self.epoch == message.epoch - 1:
+            self.state = SEALED
+        genuine(self, source, message, now)
+
+    patch.setattr(LogStreamExecutor, "unseal", unseal)
+    _members_are_ready_when_sealing(patch)
+
+
+def _members_are_ready_when_sealing(patch: pytest.MonkeyPatch) -> None:
+    """The manager believes whoever is in the sealed epoch."""
+    genuine = LogStreamExecutor.info
+
+    def info(self: LogStreamExecutor) -> ReplicaInfo:
+        told = genuine(self)
+        sealed = told.state is SEALING and self.seal_point is not None and told.healthy
+        return msgspec.structs.replace(told, state=SEALED) if sealed else told
+
+    patch.setattr(LogStreamExecutor, "info", info)
+
+
+def _sealing_replica_is_a_source(patch: pytest.MonkeyPatch) -> None:
+    """M9: a replica that is not complete itself is copied from, and who has copied all it had is taken for complete."""
+
+    def on_fetch(self: Syncing, executor: LogStreamExecutor, address: str, message: FetchLog) -> None:
+        self.fetches.append(FetchPlan(address, message, executor))
+
+    def advance(self: Copy, now: float) -> None:
+        genuine(self, now)
+        executor = self.executor
+        if self.has_caught_up and executor.state is SEALING and executor.seal_point is not None:
+            executor.seal_point = executor.committed_end
+            executor._reach_seal_point()
+
+    genuine = Copy.advance
+    patch.setattr(Syncing, "on_fetch", on_fetch)
+    patch.setattr(Copy, "advance", advance)
+    patch.setattr(repairing, "_sources", _any_source)
+
+
+def _any_source(situation: Any, stream: Any, target: StorageNodeID) -> list[StorageNodeID]:
+    return [snid for snid in situation.world.replicas(stream.lsid) if snid != target]
+
+
+def _copy_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
+    """Rule 7: a copy begins behind what the target has stored, not behind what is committed there."""
+
+    def begin_copy(self: LogStreamExecutor, epoch: Epoch) -> None:
+        self.seal_self()
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self.seal_point = None
+            self._backups = None
+        self._promise_epoch(self.epoch)
+        self.log.stage_seal(self.epoch, self.end)
+
+    def commit_copied(self: LogStreamExecutor, cc: CommitContext) -> bool:
+        self._commit(cc)
+        self._reach_seal_point()
+        return True
+
+    patch.setattr(LogStreamExecutor, "begin_copy", begin_copy)
+    patch.setattr(LogStreamExecutor, "commit_copied", commit_copied)
+    _stale_frames_are_committed(patch)
+
+
+def _history_is_dropped_early(patch: pytest.MonkeyPatch) -> None:
+    """Rule 4: a cut leaves the history as soon as it is told, whoever has it on disk."""
+    genuine = MetadataRepository._complete
+
+    def complete(self: MetadataRepository, *args: Any) -> None:
+        genuine(self, *args)
+        self.history._cuts.clear()
+        self.history.held.clear()
+
+    patch.setattr(MetadataRepository, "_complete", complete)
+
+
+def _table_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """Rule 18: what writers have sent is forgotten at a restart."""
+    patch.setattr(DedupTable, "recover", lambda *_: None)
+
+
+def _creating_is_collected(patch: pytest.MonkeyPatch) -> None:
+    """Rule 13: what is not registered, as far as is known, is removed."""
+
+    def collect(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+        seen = situation.memory.seconds(situation.world.now, Sight.CREATING, stream.lsid)
+        for snid in situation.world.replicas(stream.lsid) if seen else ():
+            remove = RemoveLogStream(situation.request(), stream.lsid)
+            yield Step(node_address(snid), remove, f"log stream {stream.lsid}: taken for a zombie")
+
+    patch.setattr(manager, "give_up_creating", collect)
+
+
 MUTATIONS = [
     Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 27),
     Mutation("rule2_stale_seal_is_obeyed", "exactly_once", _stale_seal_is_obeyed, 16),
@@ -240,4 +441,14 @@ MUTATIONS = [
     Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 31),
     Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 31),
     Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 3),
+    Mutation("rule7_stale_frames_are_committed", "equal_prefixes", _stale_frames_are_committed, 1),
+    Mutation("old_epochs_count", "durable_on_all", _old_epochs_count, 1),
+    Mutation("rule6_seal_record_is_left_out", "exactly_once", _seal_record_is_left_out, 1),
+    Mutation("outsiders_count", "durable_on_all", _outsiders_count, 1),
+    Mutation("m10_incomplete_replica_runs", "equal_prefixes", _incomplete_replica_runs, 1),
+    Mutation("m9_sealing_replica_is_a_source", "equal_prefixes", _sealing_replica_is_a_source, 1),
+    Mutation("rule7_copy_begins_at_the_end", "equal_prefixes", _copy_begins_at_the_end, 1),
+    Mutation("rule4_history_is_dropped_early", "liveness", _history_is_dropped_early, 1),
+    Mutation("rule18_table_is_forgotten", "exactly_once", _table_is_forgotten, 1),
+    Mutation("rule13_creating_is_collected", "exactly_once", _creating_is_collected, 1),
 ]

@@ -119,6 +119,13 @@ _NETWORK: Final = {
     Fault.BAD_NETWORK: 2.0,
     Fault.TAKEOVER: 3.0,
 }
+_SPLITS: Final = {
+    Fault.PARTITION_TWO_WAY: 4.0,
+    Fault.PARTITION_ONE_WAY: 1.0,
+    Fault.PAUSE: 1.0,
+    Fault.KILL: 1.0,
+}
+"""They last: long enough that those on one side go on without those on the other, who still have something stored."""
 _DISKS: Final = {
     Fault.DISK_FULL: 2.0,
     Fault.WRITE_ERROR: 2.0,
@@ -146,6 +153,7 @@ _GRIND: Final = {
 PROFILES: Final[Sequence[tuple[float, Profile]]] = (
     (1.0, Profile("calm")),
     (3.0, Profile("network", _NETWORK, conditions=_LOSSY)),
+    (3.0, Profile("splits", _SPLITS, interval=1.5, duration=2.5)),
     (3.0, Profile("crashes", _CRASHES, interval=1.5)),
     (2.0, Profile("disks", _DISKS, interval=1.5, at_once=2)),
     (2.0, Profile("clocks", _CLOCKS)),
