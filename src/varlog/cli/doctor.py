@@ -119,7 +119,7 @@ def _show(output: Output, report: Report) -> None:
         page.paragraph("you", found.person)
     if report.doing and not any(found.doing for found in report.findings):
         page.line()
-        for sentence in report.doing:
+        for sentence in report.doing[-LONGEST_LIST:]:
             page.line(f"the manager: {sentence}")
 
 

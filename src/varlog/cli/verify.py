@@ -189,9 +189,8 @@ def _show(output: Output, found: TopicVerdict, verification: Verification) -> No
     output.line()
     for sentence in _sentences(found, verification):
         output.line(sentence)
-    output.line(
-        f"topic {found.topic!r} is {found.verdict}; {found.entries} entries were read in {duration_of(found.seconds)}"
-    )
+    took = f"{found.seconds:.2f} s" if found.seconds < 10 else duration_of(found.seconds)
+    output.line(f"topic {found.topic!r} is {found.verdict}; {found.entries} entries were read in {took}")
 
 
 def _row(copy: Copy) -> Sequence[object]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from varlog.cli import records
 from varlog.cli.examining import examine
@@ -41,6 +41,7 @@ _STATUS_STYLES: Final = {"RUNNING": "green", "ABORTED": "red"}
 _BAR_WIDTH: Final = 24
 _PROBLEMS: Final = 6
 _SENTENCES: Final = 5
+_COPIES: Final = 8
 
 
 class Look(NamedTuple):
@@ -52,7 +53,9 @@ class Look(NamedTuple):
     """When each node answered last."""
     time: float
     rates: dict[int, float]
-    """Entries in a second, by topic."""
+    """Entries in a second, by topic,"""
+    copied: dict[tuple[int, int], float]
+    """and by log stream and node that copies it."""
 
 
 async def watch_status(at: Cluster, seconds: float) -> None:
@@ -95,24 +98,33 @@ class _Looks:
             look = (
                 last._replace(error=str(error), time=time.monotonic())
                 if last is not None
-                else Look(None, str(error), {}, time.monotonic(), {})
+                else Look(None, str(error), {}, time.monotonic(), {}, {})
             )
         else:
             now = time.monotonic()
             heard = dict(last.heard) if last is not None else {}
             heard.update({node.id: now for node in state.nodes if node.answers})
-            look = Look(state, "", heard, now, dict(_rates(last, state, now)))
+            look = Look(state, "", heard, now, _rates(_grown, last, state, now), _rates(_copied, last, state, now))
         self._last = look
         return look
 
 
-def _rates(last: Look | None, state: ClusterState, now: float) -> Iterator[tuple[int, float]]:
+def _rates(
+    measure: Callable[[ClusterState], dict[Any, int]], last: Look | None, state: ClusterState, now: float
+) -> dict[Any, float]:
+    """How fast something grows, by what was seen before and now."""
     if last is None or last.state is None or now <= last.time:
-        return
-    before = {topic.id: topic.high_watermark for topic in last.state.topics}
-    for topic in state.topics:
-        if topic.id in before:
-            yield topic.id, (topic.high_watermark - before[topic.id]) / (now - last.time)
+        return {}
+    before = measure(last.state)
+    return {key: (value - before[key]) / (now - last.time) for key, value in measure(state).items() if key in before}
+
+
+def _grown(state: ClusterState) -> dict[Any, int]:
+    return {topic.id: topic.high_watermark for topic in state.topics}
+
+
+def _copied(state: ClusterState) -> dict[Any, int]:
+    return {(stream.id, copy.node): copy.copied for stream in state.streams for copy in stream.copies}
 
 
 async def _draw(looks: _Looks, seconds: float) -> None:
@@ -145,10 +157,11 @@ def screen(look: Look, seconds: float, height: int) -> RenderableType:
     if hidden > 0:
         parts.append(Text(f"! and {hidden} more: varlog doctor", "yellow"))
     parts += [Text(), _nodes(look, state), Text(), _topics(look, state), Text()]
-    doing = [_line(sentence, "cyan") for sentence in (*doing_of(state), *state.notes)[:_SENTENCES]]
-    used = len(parts) + len(state.nodes) + len(state.topics) + len(doing) + 8
+    bars = [_line(bar, "") for stream in state.streams for bar in _bars(look, stream)][:_COPIES]
+    doing = [_line(sentence, "cyan") for sentence in doing_of(state)[:_SENTENCES]]
+    used = len(parts) + len(state.nodes) + len(state.topics) + len(bars) + len(doing) + 8
     parts.append(_streams(state, max(3, height - used)))
-    return Group(*parts, Text(), *doing)
+    return Group(*parts, *bars, Text(), *doing)
 
 
 def _line(text: str, style: str) -> Text:
@@ -174,11 +187,11 @@ def _nodes(look: Look, state: ClusterState) -> Table:
     heads = (("node", True), ("address", False), ("state", False), ("heard", True), ("replicas", True), ("free", True))
     table = _table(*heads)
     for node in state.nodes:
-        snid, address, text, replicas, free = node_row(node)
+        snid, address, _, replicas, free = node_row(node)
         style = "green" if node.state == "ok" else "yellow" if node.answers else "bold red"
-        heard = f"{duration_of(look.time - look.heard[node.id])} ago" if node.id in look.heard else "never"
-        heard = "now" if node.answers else heard
-        table.add_row(str(snid), str(address), Text(str(text), style), heard, str(replicas), str(free))
+        silent = look.time - look.heard[node.id] if node.id in look.heard else node.silent
+        heard = "now" if node.answers else f"{duration_of(silent)} ago" if silent else "never"
+        table.add_row(str(snid), str(address), Text(node.state, style), heard, str(replicas), str(free))
     return table
 
 
@@ -196,7 +209,7 @@ def _streams(state: ClusterState, most: int) -> Table:
 
     heads = (
         ("stream", True), ("topic", False), ("status", False), ("epoch", True), ("replicas", False), ("of", True),
-        ("last GLSN", True), ("behind", True), ("waiting", True), ("copying", False),
+        ("last GLSN", True), ("behind", True), ("waiting", True),
     )  # fmt: skip
     table = _table(*heads)
     for stream in sorted(state.streams, key=_is_well)[:most]:
@@ -204,7 +217,7 @@ def _streams(state: ClusterState, most: int) -> Table:
         cells[2] = Text(stream.status, _STATUS_STYLES.get(stream.status, "yellow"))
         if len(stream.replicas) < stream.wanted:
             cells[4] = Text(str(cells[4]), "yellow")
-        table.add_row(*cells, _bars(stream))
+        table.add_row(*cells)
     hidden = len(state.streams) - most
     if hidden > 0:
         table.add_row("", f"and {hidden} more")
@@ -215,11 +228,12 @@ def _is_well(stream: StreamState) -> bool:
     return stream.status == "RUNNING" and len(stream.replicas) >= stream.wanted and not stream.copies
 
 
-def _bars(stream: StreamState) -> str:
+def _bars(look: Look, stream: StreamState) -> Iterator[str]:
     """A bar for each copy that is under way."""
-    bars = []
     for copy in stream.copies:
         done = percent(copy)
         filled = _BAR_WIDTH * done // 100
-        bars.append(f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {done:3d} % to node {copy.node} from {copy.source}")
-    return "\n".join(bars)
+        rate = look.copied.get((stream.id, copy.node), 0.0)
+        left = f", {duration_of((copy.of - copy.copied) / rate)} left" if rate > 0 and copy.copied < copy.of else ""
+        bar = f"{'█' * filled}{'░' * (_BAR_WIDTH - filled)} {done:3d} %"
+        yield f"{stream.id:6d}  {bar} to node {copy.node} from node {copy.source}{left}"
