@@ -53,6 +53,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     fmt.decode_footer,
     fmt.decode_trim,
     fmt.decode_mark,
+    fmt.decode_base,
     fmt.decode_commit,
     fmt.decode_members,
     fmt.decode_context,

@@ -194,8 +194,11 @@ class Copy:
             self.failure = "what it lacks is trimmed; it starts anew where the log begins now"
             return message.base
         if message.code:
+            refused = errors.VarlogError.of(message.code, message.detail)
             self._not_before = now + FOLLOW_AGAIN
-            self.trouble = f"node {self.source}: {errors.VarlogError.of(message.code, message.detail)}"
+            self.trouble = f"node {self.source}: {refused}"
+            if not refused.retriable:
+                self.failure = self.trouble
             return b""
         self._silent_since = None
         self.trouble = ""
