@@ -10,12 +10,11 @@ import pytest
 
 from tests.storage.owner import IDENTITY, PATH, Owner, check_opened, model_at, options
 from varlog import batch, errors, limits
-from varlog.sim.disk import SimDisk
+from varlog.sim.disk import SimDisk, SimFile
 from varlog.storage import format as fmt
 from varlog.storage.copying import Copied, base_of
-from varlog.storage.files import File
 from varlog.storage.log import LogStreamStorage
-from varlog.types import GLSN, LLSN, Epoch, Version
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Version
 
 EVERYTHING = 1 << 30
 NOTHING = Version(0)
@@ -63,7 +62,7 @@ def test_M9_a_part_has_batches_as_they_were_stored_and_the_commits_that_end_with
 def test_M9_a_log_that_is_copied_in_parts_is_the_same_log(size: int) -> None:
     owner = grown()
     copy = Owner(SimDisk(), options(600))
-    commits = []
+    commits: list[CommitContext] = []
     while copy.model.end < owner.model.committed_end:
         after = commits[-1].version if commits else NOTHING
         found = part(owner, copy.model.end, after, size)
@@ -225,7 +224,7 @@ class TrimmedMeanwhile(SimDisk):
         super().__init__()
         self.meanwhile: list[Any] = []
 
-    def open(self, path: str) -> File:
+    def open(self, path: str) -> SimFile:
         if path.endswith(".seg") and self.meanwhile:
             self.meanwhile.pop()()
         return super().open(path)
