@@ -358,9 +358,9 @@ class MetadataRepository:
         while self.role is Role.LEADING and self._write is None and self._asked:
             asked = self._asked.popleft()
             try:
+                decision = decide(self.state, asked.message)
                 if isinstance(asked.message, AnnounceNode):
                     self._check_alone(asked.message.snid, asked.source)
-                decision = decide(self.state, asked.message)
             except errors.VarlogError as error:
                 self._refuse(asked, error)
                 continue
