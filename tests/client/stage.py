@@ -1,8 +1,8 @@
 """A cluster that does as it is told: real connections, and behind them a few lines instead of a protocol.
 
-It keeps a topic's entries in memory and gives positions as appends arrive. A test can make any of its servers silent,
-let it answer something else, break its connections, or take it away. What is proven against it is what the client makes
-of answers; that the answers are right is proven elsewhere.
+It keeps a topic's entries in memory and gives positions as appends arrive; of appends in a passed epoch it tells what
+became of them. A test can make any of its servers silent, let it answer something else, break its connections, or take
+it away. What is proven against it is what the client makes of answers; that the answers are right is proven elsewhere.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class Stage:
             for lsid in range(1, streams + 1)
         }
         self.stored: dict[LogStreamID, list[StoredLine]] = {lsid: [] for lsid in self.streams}
-        self.seen: dict[tuple[int, int], AppendReply] = {}
+        self.seen: dict[tuple[int, int, int], AppendReply] = {}
+        self.min_replicas = 1
+        self.manager = ""
         self.waiting: list[tuple[Connection, Scan]] = []
         metadata: dict[type[Message], Answer] = {
             GetMetadata: self._on_get_metadata,
@@ -160,8 +162,11 @@ class Stage:
 
     def metadata(self, request: int = 0) -> Metadata:
         nodes = tuple(NodeInfo(snid, puppet.address) for snid, puppet in self.nodes.items())
-        topics = tuple(TopicInfo(tpid, name, GLSN(self.hwm), GLSN(self.trim)) for tpid, name in self.topics.items())
-        return Metadata(request, Version(self.version), nodes, topics, tuple(self.streams.values()))
+        topics = tuple(
+            TopicInfo(tpid, name, GLSN(self.hwm), GLSN(self.trim), len(self.nodes), self.min_replicas)
+            for tpid, name in self.topics.items()
+        )
+        return Metadata(request, Version(self.version), nodes, topics, tuple(self.streams.values()), self.manager)
 
     def _on_get_metadata(self, connection: Connection, message: GetMetadata) -> None:
         connection.send(self.metadata(message.request))
@@ -195,13 +200,28 @@ class Stage:
         return AppendReply(request, lsid, 0, epoch, GLSN(glsn), LLSN(llsn), header.count, 3, True)
 
     def _on_append(self, connection: Connection, message: Append) -> None:
+        epoch = self.streams[message.lsid].epoch
+        if message.epoch < epoch and self._name(message) not in self.seen:
+            connection.send(AppendReply(message.request, message.lsid, errors.DidNotHappen.code, epoch))
+        else:
+            before = self.take(message)
+            known = {field: getattr(before, field) for field in before.__struct_fields__}
+            connection.send(AppendReply(**(known | {"request": message.request})))
+
+    def take(self, message: Append) -> AppendReply:
+        """Commit a batch, unless that was done before, and tell nobody."""
+        name = self._name(message)
+        if name not in self.seen:
+            self.seen[name] = self._commit(message.lsid, bytes(message.batch), 0)
+        return self.seen[name]
+
+    def _name(self, message: Append) -> tuple[int, int, int]:
         header = batch.peek_header(message.batch)
-        name = (header.writer_id, header.sequence)
-        before = self.seen.get(name)
-        if before is None:
-            before = self.seen[name] = self._commit(message.lsid, bytes(message.batch), 0)
-        known = {field: getattr(before, field) for field in before.__struct_fields__}
-        connection.send(AppendReply(**(known | {"request": message.request})))
+        return message.lsid, header.writer_id, header.sequence
+
+    def payloads(self, lsid: int) -> list[bytes]:
+        """What a log stream holds."""
+        return [entry for line in self.stored[LogStreamID(lsid)] for entry in batch.decode(line[6]).to_list()]
 
     def _on_scan(self, connection: Connection, scan: Scan) -> None:
         if scan.glsn_begin <= self.trim:

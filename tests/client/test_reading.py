@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.client.rig import pass_time, run, turns, until
 from tests.client.stage import Stage
 from varlog import errors, limits
 from varlog.core.messages import GetTail, Scan, ScanReply
-from varlog.types import GLSN, LogStreamID, StorageNodeID
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus
 from varlog.wire import Connection
 
 MIB = limits.MIB
@@ -228,6 +229,112 @@ def test_a_replica_that_is_down_is_passed_over(tmp_path: Path) -> None:
             await stage.nodes[StorageNodeID(3)].stop()
             for _ in range(6):
                 assert (await log.read(1, timeout=3.0)).data == b"a"
+
+    run(main())
+
+
+def test_a_replica_that_hangs_costs_a_subscription_no_seconds(tmp_path: Path) -> None:
+    """Wherever the subscription begins, and whichever replica hangs while it reads."""
+
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=3) as stage, varlog.connect(tmp_path) as log:
+            loop, slowest, expected = asyncio.get_running_loop(), 0.0, 0
+            subscriptions = [log.subscribe() for _ in range(3)]
+            for snid in (1, 2, 3):
+                hanging = stage.nodes[StorageNodeID(snid)]
+                hanging.silent = True
+                for _ in range(20):
+                    stage.write(1, [b"%d" % (expected := expected + 1)])
+                    for subscription in subscriptions:
+                        begun = loop.time()
+                        entry = await anext(subscription)
+                        assert (entry.glsn, entry.data) == (expected, b"%d" % expected)
+                        slowest = max(slowest, loop.time() - begun)
+                hanging.silent = False
+                hanging.break_connections()
+            assert slowest < 1.0
+            begun = loop.time()
+            stage.nodes[StorageNodeID(1)].silent = True
+            for glsn in range(1, 21):
+                await log.read(glsn)
+            assert loop.time() - begun < 3.0, "who does not answer is soon asked no more"
+
+    run(main())
+
+
+def test_L6_a_subscription_goes_on_without_gap_or_repeat_while_sets_change(tmp_path: Path) -> None:
+    """A replica that left the set knows nothing of what came after, and says so only after long."""
+
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=4, streams=2) as stage, varlog.connect(tmp_path) as log:
+            epochs, subscription, expected = {1: 2, 2: 2}, log.subscribe(), 0
+
+            def scan_of(snid: int) -> Callable[[Connection, Scan], None]:
+                def answer(connection: Connection, scan: Scan) -> None:
+                    if snid in stage.streams[scan.lsid].replicas:
+                        stage._on_scan(connection, scan)
+
+                return answer
+
+            for snid, node in stage.nodes.items():
+                node.answers[Scan] = scan_of(snid)
+            for turn in range(6):
+                lsid = 1 + turn % 2
+                for _ in range(10):
+                    stage.write(1 + expected % 2, [b"%d" % (expected := expected + 1)])
+                for number in range(expected - 9, expected + 1):
+                    entry = await anext(subscription)
+                    assert (entry.glsn, entry.data) == (number, b"%d" % number)
+                stage.change(lsid, status=StreamStatus.SEALED, epoch=Epoch(epochs[lsid] + 1))
+                epochs[lsid] += 2
+                members = tuple(StorageNodeID(1 + (turn + place) % 4) for place in range(2))
+                stage.waiting = [w for w in stage.waiting if w[1].lsid != lsid]
+                stage.change(
+                    lsid,
+                    status=StreamStatus.RUNNING,
+                    epoch=Epoch(epochs[lsid]),
+                    replicas=members,
+                    primary=members[0],
+                )
+            await log.refresh()
+            asked = {snid: len(node.of(Scan)) for snid, node in stage.nodes.items()}
+            await pass_time(1.5)
+            silent = set(stage.nodes) - {snid for info in stage.streams.values() for snid in info.replicas}
+            assert all(len(stage.nodes[snid].of(Scan)) == asked[snid] for snid in silent), (
+                "who is outside is left alone"
+            )
+
+    run(main())
+
+
+def test_what_is_lost_is_told_and_the_log_goes_on_behind_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=2, streams=2) as stage, varlog.connect(tmp_path) as log:
+            for number in range(1, 13):
+                stage.write(1 if number in {4, 5, 9} else 2, [b"%d" % number])
+            subscription = log.subscribe()
+            assert [(await anext(subscription)).glsn for _ in range(3)] == [1, 2, 3]
+            whole = stage.stored[LogStreamID(1)]
+            stage.stored[LogStreamID(1)] = []
+            stage.change(1, status=StreamStatus.SEALED, epoch=Epoch(3), lost_begin=GLSN(4), lost_end=GLSN(10))
+            found: list[int] = []
+            reader = log.scan(1, 13)
+            ends: list[tuple[int, int]] = []
+            while not found or found[-1] < 12:
+                try:
+                    found += [entry.glsn for batch in [await anext(reader)] for entry in batch]
+                except errors.Lost as gone:
+                    ends.append((gone.begin, gone.end))
+                    reader = log.scan(gone.end, 13)
+            assert found == [1, 2, 3, 6, 7, 8, 10, 11, 12]
+            assert ends == [(4, 6), (9, 10)]
+            with pytest.raises(errors.Lost, match="every copy of 5 to 5 is gone; the log goes on at 6"):
+                await log.read(5)
+            assert (await log.read(10)).data == b"10"
+            stage.stored[LogStreamID(1)] = whole
+            with pytest.raises(errors.Lost):
+                await log.read(9)
+            assert (await log.append(b"13")).log_stream == 2
 
     run(main())
 

@@ -14,7 +14,7 @@ from tests.client.rig import pass_time, run, turns, until
 from tests.client.stage import Stage
 from varlog import batch, errors, limits
 from varlog.core.messages import Append, AppendReplies, AppendReply, GetInfo, Info, ReplicaInfo
-from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 from varlog.wire import Connection
 
 # Log streams
@@ -177,6 +177,81 @@ def test_a_full_disk_is_named_with_what_to_do(tmp_path: Path) -> None:
 
 def _send(connection: Connection, message: Info) -> None:
     connection.send(message)
+
+
+def test_below_min_replicas_a_topic_can_only_be_read_and_says_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=3) as stage, varlog.connect(tmp_path) as log:
+            stage.min_replicas = 2
+            stage.change(1, status=StreamStatus.SEALED, epoch=Epoch(3))
+            stage.write(1, [b"x"])
+            await stage.nodes[StorageNodeID(1)].stop()
+            stage.nodes[StorageNodeID(2)].silent = True
+            await log.refresh()
+            told = r"^nothing was appended in time: reads only: log stream 1 has 1 of at least 2 replicas; storage node"
+            with pytest.raises(errors.Unreachable, match=told) as caught:
+                await log.append(b"y", timeout=1.5)
+            assert caught.value.happened is False
+            assert "storage node 1 cannot be reached (cannot connect to" in str(caught.value)
+            assert "storage node 2 cannot be reached (it has not answered for" in str(caught.value)
+            assert "no manager repairs it: none has registered; start one with `vms start`" in str(caught.value)
+            with pytest.raises(errors.Unreachable, match="reads only"):
+                async with log.appender(timeout=1.5) as appender:
+                    await appender.append(b"y")
+            assert (await log.read(1, timeout=3)).data == b"x"
+
+    run(main())
+
+
+def test_a_log_stream_that_an_operator_sealed_or_lost_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, streams=2) as stage, varlog.connect(tmp_path) as log:
+            sealed = {"status": StreamStatus.SEALED, "epoch": Epoch(3)}
+            stage.change(1, is_held=True, **sealed)
+            stage.change(2, is_held=True, lost_begin=GLSN(1), lost_end=GLSN(2), **sealed)
+            stage.manager = "127.0.0.1:1"
+            await log.refresh()
+            with pytest.raises(errors.VarlogError) as caught:
+                await log.append(b"x", timeout=0.4)
+            told = str(caught.value)
+            assert "log stream 1 was sealed by an operator; `varlog stream unseal 1` lets it run" in told
+            assert "log stream 2 was declared lost; add another one with `varlog stream add`" in told
+            assert "no manager repairs it: cannot connect to 127.0.0.1:1" in told
+            assert caught.value.happened is False
+            assert log._session._manager is not None
+            stage.change(1, is_held=False, status=StreamStatus.RUNNING, epoch=Epoch(4))
+            await log.append(b"x")
+            await log.append(b"y")
+            await until(lambda: log._session._manager is None)
+
+    run(main())
+
+
+def test_a_metadata_repository_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            stage.nodes[StorageNodeID(1)].silent = stage.repositories[0].silent = True
+            with pytest.raises(errors.Unknown, match=r"no metadata repository answers \(.*connected, but silent\)"):
+                await log.append(b"y", timeout=2)
+
+    run(main())
+
+
+def test_waiting_for_room_tells_why_there_is_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            stage.change(1, status=StreamStatus.SEALED, epoch=Epoch(3))
+            await log.refresh()
+            async with log.appender(window=1) as appender:
+                await appender.append(b"ahead")
+                appender._timeout = 0.1
+                with pytest.raises(errors.Unreachable, match=r"nothing was sent: 1 appends .* log stream 1 is sealed"):
+                    await appender.append(b"behind")
+                stage.change(1, status=StreamStatus.RUNNING, epoch=Epoch(4))
+
+    run(main())
 
 
 def test_a_topic_without_log_streams_says_so(tmp_path: Path) -> None:

@@ -90,6 +90,9 @@ def test_M11_log_streams_on_a_node_that_failed_are_avoided_and_not_excluded() ->
     routing.nodes_avoided.unusable(StorageNodeID(2), 0.0)
     assert chosen(routing, 0.0) == {3}, "an append needs all replicas, not only the primary"
     routing.nodes_avoided.unusable(StorageNodeID(4), 0.0)
+    assert chosen(routing, 0.0) == {1, 3}, "this client may reach the primary, and the primary its backup"
+    for snid in (1, 3):
+        routing.nodes_avoided.unusable(StorageNodeID(snid), 0.0)
     assert chosen(routing, 0.0) == {1, 2, 3}, "there is nothing better"
 
 

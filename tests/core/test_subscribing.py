@@ -386,12 +386,22 @@ def test_M11_who_did_not_answer_when_another_did_is_avoided_by_everybody() -> No
     bench.answer(1, stored(1, 1), complete_to=1)
     bench.answer(2, stored(2, 1), complete_to=2)
     assert not bench.routing.nodes_avoided.avoids(StorageNodeID(1), bench.now), "it may answer any moment"
-    bench.pass_time(ASK_ANOTHER + 0.1)
+    bench.pass_time(ASK_ANOTHER)
     assert bench.routing.nodes_avoided.avoids(StorageNodeID(1), bench.now)
+    bench.pass_time(0.1)
     assert bench.wants_metadata(), "it may be no replica any more"
     for _ in range(3):
         bench.pass_time(ASK_ANOTHER)
     assert bench.asked(1).count("sn/1") == 1, "it is not even asked beside others"
+
+
+def test_M11_who_did_not_answer_a_read_that_is_over_has_failed() -> None:
+    bench = Bench(stream(1, replicas=(1, 2)), stream(2, replicas=(1, 3)), end=2)
+    bench.pass_time(ASK_ANOTHER)
+    bench.answer(2, complete_to=1)
+    bench.answer(1, stored(1, 1), complete_to=1)
+    assert bench.ends == [None]
+    assert bench.routing.nodes_avoided.avoids(StorageNodeID(1), bench.now)
 
 
 def test_M11_who_answers_a_little_later_has_not_failed() -> None:
@@ -404,6 +414,18 @@ def test_M11_who_answers_a_little_later_has_not_failed() -> None:
     bench.refuse(2, errors.NotYet, of=slow[1])
     bench.pass_time(ASK_ANOTHER + 0.1)
     assert not bench.routing.nodes_avoided
+
+
+@pytest.mark.parametrize("event", ["on_connected", "on_disconnected"])
+def test_M11_a_new_connection_owes_no_old_answers(event: str) -> None:
+    bench = Bench(stream(1, replicas=(1, 2)), stream(2, replicas=(1, 3)))
+    bench.pass_time(ASK_ANOTHER)
+    bench.answer(1, stored(1, 1), complete_to=1)
+    bench.answer(2, stored(2, 1), complete_to=2)
+    getattr(bench.subscription, event)(StorageNodeID(1), bench.now)
+    bench.pass_time(ASK_ANOTHER)
+    assert not bench.routing.nodes_avoided
+    assert (bench.asked(1)[2:], bench.asked(2)[2:]) == (["sn/2", "sn/1"], ["sn/3", "sn/1"])
 
 
 def test_M11_a_node_that_is_avoided_is_asked_only_if_nobody_else_is_there() -> None:
@@ -511,6 +533,14 @@ def test_what_every_copy_is_gone_of_ends_it_and_says_where_the_log_goes_on() -> 
     behind.answer(1, stored(8, 2), complete_to=9)
     assert behind.delivered == [(8, 2)]
     assert behind.ends == []
+
+
+def test_a_lost_log_stream_that_nobody_has_anything_of_is_not_waited_for() -> None:
+    gone = stream(2, StreamStatus.SEALED, epoch=3, replicas=(), primary=0, last_glsn=7, lost=(3, 8))
+    bench = Bench(stream(1, last_glsn=9), gone)
+    assert bench.asked(2) == []
+    bench.answer(1, stored(1, 1), stored(5, 1), complete_to=5)
+    assert lost_end(bench) == (2, 5)
 
 
 def test_a_loss_that_is_declared_while_it_waits_ends_it() -> None:

@@ -55,7 +55,7 @@ class Log:
         deadline = now + (self._timeout if timeout is None else check_timeout(timeout))
         appends = self._appends
         if not appends.room.try_take(size):
-            await appends.room.take(size, deadline)
+            await appends.take(appends.room, size, deadline)
             now = self._time()
         return await appends.submit(self._pool.next(), [data], size, deadline, now)
 
@@ -78,7 +78,7 @@ class Log:
         deadline = now + (self._timeout if timeout is None else check_timeout(timeout))
         appends = self._appends
         if not appends.room.try_take(size):
-            await appends.room.take(size, deadline)
+            await appends.take(appends.room, size, deadline)
             now = self._time()
         return await appends.submit(self._pool.next(), prepared_entries, size, deadline, now)
 
@@ -100,7 +100,8 @@ class Log:
     async def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
         """The entry at a position.
 
-        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left.
+        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left, `Lost` where every copy is
+        gone and an operator has said so.
         """
         _check_position(glsn)
         limit = self._timeout if timeout is None else check_timeout(timeout)
@@ -123,7 +124,8 @@ class Log:
     def scan(self, begin: int = 1, end: int | None = None, *, timeout: float | None = None) -> Batches:
         """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail.
 
-        `timeout` is how long to wait for the next batch.
+        `timeout` is how long to wait for the next batch. Where the log has lost entries it ends with `Lost`, which says
+        where to go on.
 
         >>> import asyncio, tempfile, varlog
         >>> async def main() -> None:
@@ -145,7 +147,11 @@ class Log:
         return Batches(open_feed, limit)
 
     def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
-        """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""
+        """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given.
+
+        A gap that nothing can fill is never passed over in silence: it ends with `Lost`, whose `end` is where to
+        subscribe again.
+        """
         _check_position(begin)
 
         async def open_feed() -> Feed:

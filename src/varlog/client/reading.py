@@ -223,8 +223,8 @@ class Subscription:
     """An async iterator of entries, in GLSN order without a gap, that waits for more at the tail.
 
     It survives restarts and reconfigurations. It ends at its end position if it has one; with `Trimmed` if the log no
-    longer has the next position; with `Closed` if it or its log is closed. `batches()` gives the same entries as
-    batches, which is faster; use one or the other.
+    longer has the next position; with `Lost` if every copy of it is gone; with `Closed` if it or its log is closed.
+    `batches()` gives the same entries as batches, which is faster; use one or the other.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:

@@ -116,6 +116,8 @@ class Session:
         """None while nothing is under way."""
         self._asked_at = -REFRESH_AGAIN
         self._refreshing = False
+        self._unanswered_since = 0.0
+        """When metadata was first asked for since it last came."""
         self._refreshed: list[asyncio.Future[None]] = []
         self._places: dict[Participant, tuple[int, Abandon]] = {}
         self.asking = Asking(self.loop, self.stir, self.claim_slot())
@@ -150,6 +152,11 @@ class Session:
         """Why there is no answer from any metadata repository."""
         tried = "; ".join(f"{link.address}: {link.error or 'connected, but silent'}" for link in self.repositories)
         return errors.Unreachable(f"no metadata repository answers ({tried}); check that the cluster runs")
+
+    def repositories_silent(self) -> errors.VarlogError | None:
+        """The same, if one was asked and has not answered for some time; else None."""
+        silent = self._refreshing and self.loop.time() - self._unanswered_since >= 2 * REFRESH_AGAIN
+        return self.unreachable() if silent else None
 
     async def close(self) -> None:
         """End everything under way with `Closed`, and every connection."""
@@ -250,11 +257,23 @@ class Session:
         """The link to the manager; None if none has registered."""
         location = self.metadata.manager if self.metadata is not None else ""
         if self._manager is not None and self._manager.link.address != location:
-            self._manager.link.close()
-            self._manager = None
+            self.leave_manager()
         if self._manager is None and location:
             self._manager = Peer(self, StorageNodeID(0), location, Role.MANAGER)
         return self._manager.link if self._manager is not None else None
+
+    def leave_manager(self) -> None:
+        """The manager is not needed any more."""
+        if self._manager is not None:
+            self._manager.link.close()
+            self._manager = None
+
+    def manager_missing(self) -> str | None:
+        """Why no manager can be reached; None if one can, or if nobody tried."""
+        if self.metadata is not None and not self.metadata.manager:
+            return "none has registered"
+        link = self._manager.link if self._manager is not None else None
+        return str(link.error) if link is not None and not link.connected and link.error is not None else None
 
     def on_connected(self, peer: Peer, connection: Connection) -> None:
         if peer.snid:
@@ -329,6 +348,8 @@ class Session:
 
     def _ask_metadata(self) -> None:
         self._asked_at = self.loop.time()
+        if not self._refreshing:
+            self._unanswered_since = self._asked_at
         self._refreshing = True
         self.asking.tell_repository(GetMetadata(self.asking.new_request()))
 

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 WINDOW: Final = limits.DEDUP_SEQUENCES_PER_WRITER
 SILENT_SECONDS: Final = 1.0
-"""A writer that has heard nothing for so long is passed over, and its replicas are asked how they are."""
+"""If a writer has heard nothing for so long, its replicas are asked how they are."""
+ANSWER_SECONDS: Final = 0.4
+"""A node that takes longer to say how it is counts as unreachable."""
 
 
 def _new_writer_id() -> WriterID:
@@ -59,6 +61,8 @@ class Appends:
         self._create_future = session.loop.create_future
         self._writers: set[Writer] = set()
         self._investigated = 0.0
+        self._questioned: dict[StorageNodeID, float] = {}
+        """When nodes were asked how they are: the first time since they last said."""
 
     def writer(self, options: WriterOptions, abandon: Callable[[errors.VarlogError], None]) -> Writer:
         """One more writer, enrolled in the session."""
@@ -83,6 +87,16 @@ class Appends:
         """A writer that has nothing under way is not needed any more."""
         self._writers.discard(writer)
         self.session.dismiss(writer)
+
+    async def take(self, room: Room, size: int, deadline: float) -> None:
+        """Wait for room; if there is none in time, say also why what takes it up does not come forward."""
+        try:
+            await room.take(size, deadline)
+        except errors.DeadlineExceeded as error:
+            why = self.explain()
+            if isinstance(why, errors.DeadlineExceeded):
+                raise
+            raise errors.VarlogError.of(why.code, f"{error}: {why}") from None
 
     def submit(
         self, writer: Writer, entries: Any, size: int, deadline: float, now: float
@@ -125,22 +139,41 @@ class Appends:
     def explain(self) -> errors.VarlogError:
         """Why nothing is appended."""
         session = self.session
+        if (silent := session.repositories_silent()) is not None:
+            return silent
         infos = {snid: info for snid, (_, info) in session.infos.items()}
-        return explain(self.tpid, session.routing, infos, self._unreached)
+        return explain(self.tpid, session.routing, infos, self._unreached, session.manager_missing())
 
     def _unreached(self, snid: StorageNodeID) -> str | None:
         link = self.session.node(snid)
         if link is None:
             return "no address is known for it"
-        return str(link.error) if not link.connected and link.error is not None else None
+        if not link.connected and link.error is not None:
+            return str(link.error)
+        asked, silence = self._questioned.get(snid, 0.0), 0.0
+        if asked > self._heard(snid):
+            silence = self.session.loop.time() - asked
+        return f"it has not answered for {silence:.1f} s" if silence >= ANSWER_SECONDS else None
+
+    def _heard(self, snid: StorageNodeID) -> float:
+        """When a node last said how it is."""
+        return self.session.infos[snid][0] if snid in self.session.infos else 0.0
 
     def investigate(self, now: float) -> None:
-        """Ask the replicas how they are, now and then, if a writer gets nowhere."""
+        """Ask the replicas how they are, now and then, if a writer gets nowhere, and look for the manager."""
+        session = self.session
         stuck = any(writer.has_nowhere or writer.silence(now) >= SILENT_SECONDS for writer in self._writers)
-        if stuck and now - self._investigated >= SILENT_SECONDS:
+        if not stuck:
+            if self._investigated:
+                session.leave_manager()
+                self._questioned.clear()
+            self._investigated = 0.0
+        elif now - self._investigated >= SILENT_SECONDS:
             self._investigated = now
-            session = self.session
+            session.manager()
             for snid in {snid for stream in session.routing.streams(self.tpid) for snid in stream.replicas}:
+                if self._questioned.get(snid, 0.0) <= self._heard(snid):
+                    self._questioned[snid] = now
                 session.send(node_address(snid), GetInfo(session.asking.new_request()))
 
     def abandon(self, error: errors.VarlogError) -> None:
@@ -210,17 +243,19 @@ class Pool:
         self._appends.investigate(now)
 
     def _judge(self, now: float) -> None:
-        """Who is given work. One that has none goes home with the next, if its home is well. Where all are stuck, what
-        is new does not queue up behind them, but goes to the first log stream that takes it."""
-        routing, well, fair = self._session.routing, [], []
+        """Who is given work: those with the least trouble at home. One that has none goes home with the next. Where all
+        are stuck, what is new does not queue up behind them, but goes to the first log stream that takes it."""
+        routing = self._session.routing
         free = [(home, writer) for home, writer in self._writers.items() if not writer.is_stuck(now)]
+        troubles: dict[Writer, int] = {}
         for home, writer in free:
             stream = routing.stream(home) if home is not None else None
             if stream is not None and takes_appends(stream):
-                fair.append(writer)
-                if routing.is_well(stream, now) and (not writer.outstanding or writer.log_stream == home):
-                    well.append(writer)
-        self._usable = well or fair or [writer for _, writer in free] or [self._writer_at(None)]
+                is_away = writer.outstanding and writer.log_stream != home
+                troubles[writer] = routing.trouble(stream, now) + is_away
+        least = min(troubles.values(), default=0)
+        well = [writer for writer, trouble in troubles.items() if trouble == least]
+        self._usable = well or [writer for _, writer in free] or [self._writer_at(None)]
 
 
 def checked(data: Any) -> bytes:
@@ -292,11 +327,11 @@ class Appender:
         loop = self._appends.session.loop
         deadline = loop.time() + self._timeout
         if not self._window.try_take(size):
-            await self._window.take(size, deadline)
+            await self._appends.take(self._window, size, deadline)
         try:
             room = self._appends.room
             if not room.try_take(size):
-                await room.take(size, deadline)
+                await self._appends.take(room, size, deadline)
             now = loop.time()
             future = self._appends.submit(self._writer, entries, size, now + self._timeout, now)
         except BaseException:

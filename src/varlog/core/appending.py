@@ -50,7 +50,7 @@ MOST_PATIENCE: Final = 8
 OVERDUE: Final = 0.3
 """After so long without any answer the writer looks whether its log stream still runs."""
 
-ASK_FATES: Final = 0.1
+ASK_FATES: Final = 0.05
 """Between two replicas of a sealed log stream that are asked, until each of them was asked twice."""
 
 _REFUSED_FOR_GOOD: Final = frozenset(
@@ -66,6 +66,9 @@ _REFUSED_FOR_GOOD: Final = frozenset(
         errors.ChecksumMismatch,
     )
 )
+
+_NOT_OPEN: Final = 3
+"""More trouble than any log stream that runs."""
 
 _NO_REASON_TO_LEAVE: Final = frozenset((errors.Busy.code, errors.SequenceGap.code))
 """Of refusals: the log stream goes on as it should."""
@@ -346,18 +349,20 @@ class Writer:
         )
 
     def _choose(self, now: float) -> None:
-        """Stay on the log stream while it is well, and while anything sent there is undecided."""
+        """Stay on the log stream while none is better, and while anything sent there is undecided."""
         stream, routing, home = self._stream(), self._routing, self._options.home
         self._open = stream if stream is not None and takes_appends(stream) else None
-        is_content = self._open is not None and routing.is_well(self._open, now)
+        trouble = _NOT_OPEN if self._open is None else routing.trouble(self._open, now)
         is_away = home is not None and home != self._lsid and not self._sent
-        if (is_content and not is_away) or any(op.unresolved for op in self._sent):
+        if (not trouble and not is_away) or any(op.unresolved for op in self._sent):
             return
         chosen = routing.stream(home) if is_away and home is not None else None
-        if chosen is None or not takes_appends(chosen) or not routing.is_well(chosen, now):
-            chosen = stream if is_content else routing.choose(self._tpid, self.writer_id, now)
-        if chosen is not None and chosen is not stream:
+        if chosen is not None and takes_appends(chosen) and routing.trouble(chosen, now) <= trouble:
             self._move(chosen)
+        elif trouble:
+            chosen = routing.choose(self._tpid, self.writer_id, now)
+            if chosen is not None and chosen is not stream and routing.trouble(chosen, now) < trouble:
+                self._move(chosen)
 
     def _move(self, stream: StreamInfo) -> None:
         """Go on with another log stream: what is not told yet goes there, in the same order."""

@@ -2,7 +2,7 @@
 
 The copy is of one version and only moves forward. It may be old; whoever acts on it is told so by the epoch in each
 answer and asks for it to be renewed. Metadata says what should work, the blacklists what did not (M11): appends go to
-log streams that are well while there is one, reads to nodes that are.
+log streams without trouble while there is one, reads to nodes that are well.
 """
 
 from __future__ import annotations
@@ -69,21 +69,25 @@ class Routing:
         """The log streams whose entries make up a topic, by LSID."""
         return list(self._of_topic.get(tpid, ()))
 
-    def is_well(self, stream: StreamInfo, now: float) -> bool:
-        """Neither the log stream nor any of the nodes that an append there needs has failed lately."""
+    def trouble(self, stream: StreamInfo, now: float) -> int:
+        """What speaks against appending to a log stream that runs. 0: nothing; 1: a backup failed lately, which every
+        commit needs; 2: the log stream itself, or its primary."""
         nodes, streams = self.nodes_avoided, self.streams_avoided
-        if streams and streams.avoids(stream.lsid, now):
-            return False
-        return not nodes or not any(nodes.avoids(snid, now) for snid in stream.replicas)
+        if not nodes and not streams:
+            return 0
+        if streams.avoids(stream.lsid, now) or nodes.avoids(stream.primary, now):
+            return 2
+        return int(any(nodes.avoids(snid, now) for snid in stream.replicas))
 
     def choose(self, tpid: TopicID, affinity: int, now: float) -> StreamInfo | None:
-        """A log stream that takes appends, a well one if there is one. Equal affinities choose alike while nothing
+        """A log stream that takes appends, of those with the least trouble. Equal affinities choose alike while nothing
         changes, so that an appender stays where it is; different ones spread."""
         open_streams = self._open.get(tpid)
         if not open_streams:
             return None
         if self.nodes_avoided or self.streams_avoided:
-            open_streams = [stream for stream in open_streams if self.is_well(stream, now)] or open_streams
+            least = min(self.trouble(stream, now) for stream in open_streams)
+            open_streams = [stream for stream in open_streams if self.trouble(stream, now) == least]
         return open_streams[affinity % len(open_streams)]
 
     def in_turn(

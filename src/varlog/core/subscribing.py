@@ -139,8 +139,8 @@ class Subscription:
                 fetch = self._fetches[stream.lsid] = _Fetch(stream.lsid, self._affinity)
                 self._merge.add(stream.lsid)
             fetch.reads = [read for read in fetch.reads if read.node in stream.replicas]
-            if stream.lost_end:
-                self._merge.lose(stream.lsid, stream.lost_begin, stream.lost_end)
+            if stream.lost_end:  # where nobody is left, nobody has what came before it either
+                self._merge.lose(stream.lsid, stream.lost_begin if stream.replicas else GLSN(1), stream.lost_end)
             self._merge.quiet(stream.lsid, stream.last_glsn, topic.hwm)
         for lsid in self._fetches.keys() - {stream.lsid for stream in streams}:
             del self._fetches[lsid]
@@ -152,6 +152,7 @@ class Subscription:
         asked = self._asked(snid)
         for fetch in asked:
             fetch.reads = [read for read in fetch.reads if read.node != snid]
+            fetch.late = [read for read in fetch.late if read.node != snid]
         if asked and not self.ended:
             self._advance(now)
 
@@ -159,12 +160,14 @@ class Subscription:
         """A node cannot be reached: what it was asked is asked of others."""
         asked = self._asked(snid)
         for fetch in asked:
-            self._leave(fetch, snid, now)
+            if any(read.node == snid for read in fetch.reads):
+                self._leave(fetch, snid, now)
+            fetch.late = [read for read in fetch.late if read.node != snid]
         if asked and not self.ended:
             self._advance(now)
 
     def _asked(self, snid: StorageNodeID) -> list[_Fetch]:
-        return [fetch for fetch in self._fetches.values() if any(read.node == snid for read in fetch.reads)]
+        return [f for f in self._fetches.values() if any(read.node == snid for read in (*f.reads, *f.late))]
 
     def _leave(self, fetch: _Fetch, snid: StorageNodeID, not_before: float) -> None:
         """Ask other replicas of the log stream than this one, from some time on."""
@@ -182,19 +185,19 @@ class Subscription:
                 if now - read.since > self._read_timeout:
                     self._routing.nodes_avoided.failed(read.node, now)
                     self._leave(fetch, read.node, now)
-            self._blame(fetch, now)
+            self._blame(fetch, now, self._ask_another)
         self._advance(now)
         unsure = self._merge.blocked or self._fruitless or not self._fetches
         if unsure and now - self._refreshed > REFRESH_EVERY:
             self.wants_metadata = True
 
-    def _blame(self, fetch: _Fetch, now: float) -> None:
-        """Who has not answered long after another replica did has failed, or is no replica of it any more."""
-        for read in fetch.late:
-            if now - read.since > self._ask_another:
-                self._routing.nodes_avoided.failed(read.node, now)
-                self._fruitless = True
-        fetch.late = [read for read in fetch.late if now - read.since <= self._ask_another]
+    def _blame(self, fetch: _Fetch, now: float, grace: float) -> None:
+        """Who has not answered for so long after another replica did has failed, or is no replica of it any more."""
+        failed = [read for read in fetch.late if now - read.since >= grace]
+        for read in failed:
+            fetch.late.remove(read)
+            self._routing.nodes_avoided.failed(read.node, now)
+            self._fruitless = True
 
     # Answers
 
@@ -214,7 +217,7 @@ class Subscription:
                 self._prefer(fetch, read, now)
             self._merge.offer(reply.lsid, reply.batches, reply.complete_to)  # which takes what is new of it
         elif reply.code == errors.Trimmed.code and reply.first > self._merge.next:
-            self._finish(errors.Trimmed(reply.first))
+            self._finish(errors.Trimmed(reply.first), now)
             return
         elif not is_late:
             self._leave(fetch, read.node, now + ASK_AGAIN)
@@ -235,20 +238,20 @@ class Subscription:
 
     def _advance(self, now: float) -> None:
         if self._end is not None and self._merge.next >= self._end:
-            self._finish(None)
+            self._finish(None, now)
             return
         trim = self._routing.trim(self._tpid)
         if self._merge.next <= trim:  # replicas may not know yet
-            self._finish(errors.Trimmed(trim + 1))
+            self._finish(errors.Trimmed(trim + 1), now)
             return
         if self._paused:
             return
         for chunk in self._merge.poll():
-            if not self._hand_over(chunk):
+            if not self._hand_over(chunk, now):
                 return
         if self._fetches and self._merge.gap:
             if (lost := self._merge.lost) is not None:
-                self._finish(errors.Lost(*lost))
+                self._finish(errors.Lost(*lost), now)
                 return
             self._observe(Branch.RULE11_GAP_REFRESHED)
             self.wants_metadata = True
@@ -256,16 +259,18 @@ class Subscription:
             self._observe(Branch.RULE11_MERGE_WAITED)
         self._read_on(now)
 
-    def _hand_over(self, chunk: Chunk) -> bool:
+    def _hand_over(self, chunk: Chunk, now: float) -> bool:
         if self._end is not None and chunk.glsn + chunk.count > self._end:
             chunk = chunk._replace(count=self._end - chunk.glsn)
         if chunk.count > 0:
             self._deliver(chunk)
         if self._end is not None and chunk.glsn + chunk.count >= self._end:
-            self._finish(None)
+            self._finish(None, now)
         return not self.ended
 
-    def _finish(self, error: errors.VarlogError | None) -> None:
+    def _finish(self, error: errors.VarlogError | None, now: float) -> None:
+        for fetch in self._fetches.values():
+            self._blame(fetch, now, 0.0)  # nobody will wait for them any more
         self.ended = True
         self._on_end(error)
 
