@@ -74,6 +74,20 @@ def test_a_pass_reads_every_replica_and_finds_nothing_in_sound_ones(tmp_path: Pa
     run(main())
 
 
+def test_what_was_read_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubbing, "STRIDE_BYTES", 1)
+    monkeypatch.setattr(scrubbing, "CPU_SHARE", 1.0)
+
+    async def main() -> None:
+        shelves = Shelves(tmp_path)
+        stored = sum(segment.stat().st_size for segment in shelves.segments()[:-1])
+        await shelves.scrubbing.go_through()
+        assert 0.7 * stored < shelves.scrubbing.bytes < 1.5 * stored
+        shelves.close()
+
+    run(main())
+
+
 @pytest.mark.parametrize("content", [b":3:", b":15:", b":40:"], ids=["first segment", "second", "newest"])
 def test_rule15_a_flipped_bit_that_nobody_reads_is_found(tmp_path: Path, content: bytes) -> None:
     async def main() -> None:
@@ -184,6 +198,7 @@ def test_passes_begin_by_themselves_and_stopping_ends_them(tmp_path: Path, monke
     monkeypatch.setattr(scrubbing, "FIRST_SECONDS", -10 * scrubbing.SPREAD_SECONDS)
     monkeypatch.setattr(scrubbing, "EVERY_SECONDS", 0.0)
     monkeypatch.setattr(scrubbing, "STRIDE_BYTES", 1)
+    monkeypatch.setattr(scrubbing, "CPU_SHARE", 1.0)
 
     async def live(rate: float) -> None:
         shelves = Shelves(tmp_path / str(rate), rate=rate)

@@ -56,6 +56,8 @@ def declare(metrics: Metrics, node: StorageNodeServer) -> None:
         ("branch",),
         lambda: [((getattr(branch, "name", str(branch)),), count) for branch, count in node.branches.items()],
     )
+    metrics.counter("varlog_scrubbed_bytes", "Bytes read to find damage.", lambda: node.scrubbing.bytes)
+    metrics.counter("varlog_scrub_passes", "How often all replicas were read through.", lambda: node.scrubbing.passes)
     for name, meaning in (
         ("batches", "Batches stored."),
         ("entries", "Entries stored."),
@@ -80,6 +82,7 @@ def declare(metrics: Metrics, node: StorageNodeServer) -> None:
         ("global_hwm", "The GLSN up to which the replica is complete."),
         ("state", "0 SEALING, 1 SEALED, 2 RUNNING."),
         ("epoch", "The epoch the replica is in."),
+        ("healthy", "0 if the replica has failed or is corrupt."),
     ):
         metrics.gauges(
             f"varlog_replica_{name}",

@@ -87,9 +87,14 @@ class Scrubbing:
         """For the next pass."""
         self._reading: tuple[LogStreamStorage, Pace] | None = None
         self._is_stopping = False
+        self._bytes = 0
+        """Of replicas that were read through."""
         self.passes = 0
-        self.bytes = 0
-        """Read by all passes."""
+
+    @property
+    def bytes(self) -> int:
+        """Read so far, by all passes."""
+        return self._bytes + (self._reading[1].bytes if self._reading is not None else 0)
 
     def start(self) -> None:
         """Begin to wait for the first pass; a rate of 0 means never."""
@@ -146,7 +151,7 @@ class Scrubbing:
             self._log.warning("a replica could not be scrubbed", error=str(error))
         finally:
             self._reading = None
-            self.bytes += pace.bytes
+            self._bytes += pace.bytes
         self._released(storage, damage)
 
     def _in_thread(self, storage: LogStreamStorage, pace: Pace, done: asyncio.Future[Corrupt | None]) -> None:
