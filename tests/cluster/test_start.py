@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,7 +14,14 @@ import pytest
 
 from tests.cluster.launch import NOBODY
 from tests.cluster.processes import Daemon, StartFailed
+from varlog.client.administering import admin
+from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
+from varlog.core.identity import new_secret, proof_of
+from varlog.core.proving import Held
 from varlog.daemon.service import Exit
+from varlog.storage.files import OSFileSystem
+from varlog.storagenode.volumes import Volumes
+from varlog.types import ClusterID, StorageNodeID
 from varlog.wire.secret import Secret
 
 
@@ -36,6 +44,9 @@ class Place:
         return self._daemon(
             Daemon("vmr", "vmr", self.directory, self._common() | {"path": f"{self.directory}/meta"} | options)
         )
+
+    def vms(self, **options: str) -> Daemon:
+        return self._daemon(Daemon("vms", "vms", self.directory, self._common() | options))
 
     def _common(self) -> dict[str, str]:
         return {"secret_file": f"{self.directory}/secret"}
@@ -148,6 +159,77 @@ def test_B4_one_log_stream_on_two_volumes(tmp_path: Path) -> None:
         code, said = await refusal(daemon)
         assert code == Exit.ENVIRONMENT
         assert "log stream 5 is on two volumes" in said
+
+    run(tmp_path, test)
+
+
+def registered(volume: Path, cid: int = 1, snid: int = 1, seed: bytes = b"s") -> None:
+    """Leave a volume as a node does that was registered."""
+    volume.mkdir(exist_ok=True)
+    volumes = Volumes.open(OSFileSystem(), ClusterID(cid), StorageNodeID(snid), [str(volume)])
+    secret = new_secret(seed * 32)
+    volumes.secrets.keep(Held(1, secret, proof_of(StorageNodeID(snid), secret)), None)
+    volumes.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("renamed", "is the data of storage node 2 of cluster 1, not of storage node 1 of cluster 1"),
+        ("swapped", "is of storage node 2 of cluster 1"),
+        ("foreign", "is of storage node 1 of cluster 7"),
+        ("different", "hold an identity of different times"),
+    ],
+)
+def test_B11_a_data_directory_that_is_not_this_node_s(wrong: str, told: str, tmp_path: Path) -> None:
+    async def test(place: Place) -> None:
+        daemon = place.vsn()
+        match wrong:
+            case "renamed":
+                registered(place.volume, snid=2)
+                (place.volume / "cid=1" / "snid=2").rename(place.volume / "cid=1" / "snid=1")
+            case "swapped":
+                registered(place.volume, snid=2)
+            case "foreign":
+                registered(place.volume, cid=7)
+            case _:
+                registered(place.volume)
+                registered(tmp_path / "second", seed=b"t")
+                daemon.flags = ["--volumes", f"{tmp_path}/second"]
+        code, said = await refusal(daemon)
+        assert code == Exit.ENVIRONMENT
+        assert "WrongIdentity" in said
+        assert told in said
+        assert str(place.volume) in said
+        assert new_secret(b"s" * 32) not in daemon.log.read_text()
+
+    run(tmp_path, test)
+
+
+def test_B11_a_copy_of_a_node_s_directory(tmp_path: Path) -> None:
+    """It says what it is and ends, as soon as the metadata repository has told it so."""
+
+    async def test(place: Place) -> None:
+        vmr = place.vmr()
+        await vmr.start()
+        vms = place.vms(metadata_repository=vmr.address)
+        await vms.start()
+        node = place.vsn(metadata_repository=vmr.address)
+        await node.start()
+        cluster = ClusterFile((vmr.address,), 1, "secret", DEFAULT_TOPIC)
+        write_file(tmp_path / CLUSTER_FILE, cluster)
+        async with admin(tmp_path) as operator:
+            await operator.add_node(node.address)
+        await node.says("identity taken")
+        assert await node.stop() == Exit.OK
+        shutil.copytree(place.volume, tmp_path / "copy")
+        await node.start()
+        copied = place.vsn("copy", metadata_repository=vmr.address, volumes=f"{tmp_path}/copy")
+        await copied.start()
+        assert await copied.ended() == Exit.ENVIRONMENT
+        assert "WrongIdentity" in copied.said()
+        assert "they are a copy" in copied.said()
+        assert node.alive
 
     run(tmp_path, test)
 
