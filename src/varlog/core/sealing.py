@@ -152,6 +152,8 @@ class Sealing(LogStreamContext):
             self.epoch = epoch
             self.seal_point = None
             self._backups = None
+        if self._pending:
+            self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
         self._void_from(self.committed_end)
         self._promise_epoch(self.epoch)
         self.log.stage_seal(self.epoch, self.committed_end)
