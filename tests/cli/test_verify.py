@@ -88,3 +88,26 @@ def test_rule15_a_flipped_bit_is_found_and_a_silent_node_told(bare: Shell, tmp_p
     assert b'"damaged"' in damaged.out
     assert b"topic 'log' is inconsistent" in for_people.out
     assert b"damage was found before" in for_people.out
+
+
+def test_rule15_rot_that_is_found_is_repaired_from_another_replica(bare: Shell, tmp_path: Path) -> None:
+    """Nobody has to do anything: the damaged replica is taken out of the set, made anew by a copy, and joins again."""
+
+    async def live() -> list[Done]:
+        async with LocalCluster(tmp_path / "varlog-data") as cluster:
+            called = asyncio.to_thread
+            assert (await called(bare.run, "append", "some content", "more")).code == 0
+            flip(segment_of(tmp_path / "varlog-data" / "node-3"), b"some content")
+            found = [await called(bare.run, "verify", "--json")]
+            assert (await called(bare.run, "append", "and more")).code == 0
+            while (await called(bare.run, "doctor")).code or found[-1].code:
+                found.append(await called(bare.run, "verify", "--json"))
+            assert all(daemon.alive for daemon in cluster.daemons)
+            return found
+
+    damaged, *_, repaired = asyncio.run(live())
+    assert damaged.code == 4
+    found = repaired.record
+    assert (found["verdict"], found["entries"]) == ("consistent", 9)
+    assert {replica["finding"] for replica in found["replicas"]} == {"equal"}
+    assert {replica["role"] for replica in found["replicas"]} == {"primary", "backup"}
