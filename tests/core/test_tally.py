@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from varlog.core import metastate as m
 from varlog.core.messages import ReportLine
 from varlog.core.metastate import AnyEntry, Cut, MetadataState
-from varlog.core.tally import Tallies
+from varlog.core.tally import NO_MORE, Tallies
 from varlog.errors import ConsistencyViolation
-from varlog.types import Epoch, LogStreamID, StorageNodeID, TopicID, Version
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, TopicID, Version
 
 A, B, C, OUTSIDER = map(StorageNodeID, (1, 2, 3, 4))
 SET = (A, B, C)
@@ -224,3 +224,42 @@ def test_O2_cuts_deal_every_position_once_and_only_what_is_durable_everywhere(
             assert repository.state.streams[lsid].llsn_end == min(ends[lsid, s] for s in SET)
     for positions in dealt.values():
         assert positions == list(range(1, len(positions) + 1))
+
+
+def test_a_set_that_changes_counts_its_own_and_begins_with_nothing(repository: Repository) -> None:
+    repository.all_report(line(1, 5, version=3))
+    assert repository.cut() is not None
+    repository.seal(ONE, 3)
+    repository.run(ONE, 4, (A, OUTSIDER))
+    assert repository.tallies.members(ONE) == {A, OUTSIDER}
+    repository.report(A, line(1, 8, epoch=4, version=3))
+    repository.report(B, line(1, 8, epoch=4, version=3))
+    assert repository.cut() is None, "the one that has joined has said nothing, and who has left does not count"
+    repository.report(OUTSIDER, line(1, 7, epoch=4))
+    assert repository.cut() == Cut(7, ((1, 4, 6),), ((1, 4, 5, 5, 2),))
+
+
+def test_rule4_who_joins_has_nothing_on_disk_until_it_says_so(repository: Repository) -> None:
+    repository.all_report(line(1, 5, version=3))
+    assert repository.tallies.durable_version(ONE) == 3
+    repository.seal(ONE, 3)
+    repository.report(B, line(1, 5, epoch=2, version=9))
+    assert repository.tallies.durable_version(ONE) == 3
+    repository.run(ONE, 4, (A, B, OUTSIDER))
+    assert repository.tallies.durable_version(ONE) == 0
+    repository.report(OUTSIDER, line(1, 5, epoch=4, version=7))
+    assert repository.tallies.durable_version(ONE) == 3
+    repository.seal(ONE, 5)
+    repository.run(ONE, 6, (B, OUTSIDER))
+    assert repository.tallies.durable_version(ONE) == 7
+
+
+def test_rule4_of_a_log_stream_without_a_replica_nothing_is_kept(repository: Repository) -> None:
+    repository.all_report(line(1, 5, version=3))
+    assert repository.cut() is not None
+    repository.seal(ONE, 3)
+    repository.apply(m.StreamLost(ONE, GLSN(1), ()))
+    repository.tallies.follow(repository.state.streams[ONE])
+    assert repository.tallies.durable_version(ONE) == NO_MORE
+    repository.all_report(line(1, 9, epoch=3))
+    assert repository.cut() is None
