@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import varlog
-from tests.client.rig import run
+from tests.client.rig import pass_time, run
 from varlog import errors
+from varlog.core.messages import Metadata
 from varlog.daemon.config import StorageNodeConfig
 from varlog.oneprocess import EmbeddedCluster
 from varlog.storage.files import OSFileSystem
@@ -96,6 +99,215 @@ def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
                     await call
         with pytest.raises(errors.Closed):
             await admin.nodes()
+        await cluster.stop()
+
+    run(main())
+
+
+# What operators do with what is there
+
+
+Check = Callable[[Metadata], bool]
+
+
+async def reached(admin: varlog.Admin, check: Check) -> Metadata:
+    """The metadata once it is as it should be; the test's own deadline ends the waiting."""
+    while not check(metadata := await admin.metadata()):
+        await pass_time(0.02)
+    return metadata
+
+
+def on(lsid: int, *snids: int) -> Check:
+    """A log stream runs on these nodes, and nothing more is wanted of it."""
+
+    def check(metadata: Metadata) -> bool:
+        (stream,) = [stream for stream in metadata.streams if stream.lsid == lsid]
+        wanted = (stream.joining, stream.leaving in stream.replicas) == (0, False)
+        return stream.status is StreamStatus.RUNNING and set(stream.replicas) == set(snids) and wanted
+
+    return check
+
+
+async def filled(path: Path, topic: str = "log", count: int = 20) -> None:
+    async with varlog.connect(path, topic=topic) as log:
+        for number in range(count):
+            await log.append(b"%d" % number)
+
+
+async def assert_filled(path: Path, topic: str = "log", count: int = 20) -> None:
+    async with varlog.connect(path, topic=topic) as log:
+        found = [data async for batch in log.scan() for data in batch.payloads()]
+        assert found == [b"%d" % number for number in range(count)]
+
+
+def test_a_node_is_drained_and_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path, nodes=4)
+        async with varlog.admin(tmp_path) as admin:
+            (before,) = await admin.streams()
+            leaver, spare = before.replicas[0], ({1, 2, 3, 4} - set(before.replicas)).pop()
+            await filled(tmp_path)
+            assert (await admin.drain_node(leaver)).is_draining
+            await reached(admin, on(1, *before.replicas[1:], spare))
+            assert (await admin.drain_node(leaver)).is_draining, "to ask twice changes nothing"
+            assert not (await admin.undrain_node(leaver)).is_draining
+            await admin.remove_node(leaver)
+            assert leaver not in {node.snid for node in await admin.nodes()}
+        await assert_filled(tmp_path)
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_drain_without_a_spare_leaves_a_replica_less(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path, nodes=3)
+        async with varlog.admin(tmp_path) as admin:
+            await filled(tmp_path)
+            await admin.drain_node(2)
+            await reached(admin, on(1, 1, 3))
+            with pytest.raises(errors.Conflict, match="log stream 1 needs 2 replicas"):
+                await admin.drain_node(3)
+            await admin.undrain_node(2)
+            await reached(admin, on(1, 1, 2, 3))
+        await assert_filled(tmp_path)
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_node_takes_the_place_of_another(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path, nodes=4, streams=2)
+        async with varlog.admin(tmp_path) as admin:
+            first = next(stream for stream in await admin.streams() if stream.lsid == 1)
+            leaver, spare = first.replicas[1], ({1, 2, 3, 4} - set(first.replicas)).pop()
+            second = next(stream for stream in await admin.streams() if stream.lsid == 2)
+            if {leaver, spare} <= set(second.replicas):
+                await admin.remove_stream(2)
+            await filled(tmp_path)
+            assert 1 in [stream.lsid for stream in await admin.replace_node(leaver, spare)]
+            await reached(admin, on(1, *(set(first.replicas) - {leaver}), spare))
+            await reached(admin, lambda metadata: all(leaver not in s.replicas for s in metadata.streams))
+            assert await admin.replace_node(leaver, spare) == [], "to ask twice changes nothing"
+            with pytest.raises(errors.InvalidArgument):
+                await admin.replace_node(spare, spare)
+        await assert_filled(tmp_path)
+        await cluster.stop()
+
+    run(main())
+
+
+def test_a_replica_is_moved_while_appends_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path, nodes=4)
+        async with varlog.admin(tmp_path) as admin, varlog.connect(tmp_path) as log:
+            (before,) = await admin.streams()
+            leaver, spare = before.replicas[0], ({1, 2, 3, 4} - set(before.replicas)).pop()
+            moved = asyncio.Event()
+
+            async def write() -> int:
+                count = 0
+                while not moved.is_set():
+                    await log.append(b"%d" % count)
+                    count += 1
+                return count
+
+            writing = asyncio.ensure_future(write())
+            stream = await admin.move_replica(1, to=spare, away_from=leaver)
+            assert stream.lsid == 1
+            await reached(admin, on(1, *(set(before.replicas) - {leaver}), spare))
+            moved.set()
+            count = await writing
+            await assert_filled(tmp_path, count=count)
+            with pytest.raises(errors.Conflict, match="as its topic wants"):
+                await admin.move_replica(1, to=leaver)
+            with pytest.raises(errors.UnknownNode):
+                await admin.move_replica(1, to=9)
+            assert (await admin.move_replica(1)).joining == 0, "to give up nothing is no mistake"
+        await cluster.stop()
+
+    run(main())
+
+
+def test_M5_a_log_stream_is_sealed_and_unsealed(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path)
+        async with varlog.admin(tmp_path) as admin:
+            await filled(tmp_path)
+            for _ in range(2):
+                sealed = await admin.seal_stream(1)
+                assert (sealed.status, sealed.is_held) == (StreamStatus.SEALED, True)
+            async with varlog.connect(tmp_path) as log:
+                with pytest.raises(errors.VarlogError):
+                    await log.append(b"no", timeout=0.5)
+            await assert_filled(tmp_path)
+            running = await admin.unseal_stream(1)
+            assert (running.status, running.is_held) == (StreamStatus.RUNNING, False)
+            with pytest.raises(errors.Conflict, match="was not sealed by an operator"):
+                await admin.unseal_stream(1)
+            with pytest.raises(errors.UnknownLogStream):
+                await admin.seal_stream(9)
+            async with varlog.connect(tmp_path) as log:
+                assert (await log.append(b"yes")).glsn == 21
+        await cluster.stop()
+
+    run(main())
+
+
+def test_M9_a_replica_that_lacks_nothing_is_synchronised(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path)
+        async with varlog.admin(tmp_path) as admin:
+            assert await admin.sync_stream(1, 2) == 100
+            with pytest.raises(errors.InvalidArgument, match="cannot copy from itself"):
+                await admin.sync_stream(1, 2, source=2)
+            with pytest.raises(errors.UnknownNode):
+                await admin.sync_stream(1, 9)
+        await cluster.stop()
+
+    run(main())
+
+
+def test_what_nobody_has_any_more_is_declared_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path)
+        async with varlog.admin(tmp_path) as admin:
+            await admin.add_topic("scratch", replication_factor=1)
+            (stream,) = await admin.streams("scratch")
+            (only,) = stream.replicas
+            await filled(tmp_path, "scratch")
+            with pytest.raises(errors.Conflict, match="is RUNNING; seal it first"):
+                await admin.declare_lost(stream.lsid)
+            await cluster.nodes[only - 1].stop()
+            await reached(admin, lambda metadata: status_of(metadata, stream.lsid) is StreamStatus.SEALED)
+            with pytest.raises(errors.Conflict, match=f"storage node {only} does not answer, and may have"):
+                await admin.declare_lost(stream.lsid)
+            would = await admin.declare_lost(stream.lsid, gone=[only], dry_run=True)
+            assert (await admin.streams("scratch"))[0].lost_end == 0
+            lost = await admin.declare_lost(stream.lsid, gone=[only])
+            assert lost == would == (1, 21)
+            (after,) = await admin.streams("scratch")
+            assert (after.lost_begin, after.lost_end, after.is_held) == (1, 21, True)
+            assert await admin.declare_lost(stream.lsid, gone=[only]) == lost, "to ask twice changes nothing"
+            async with varlog.connect(tmp_path, topic="scratch") as log:
+                with pytest.raises(errors.Lost) as told:
+                    await log.read(5)
+                assert (told.value.begin, told.value.end) == (5, 21)
+        await cluster.stop()
+
+    run(main())
+
+
+def status_of(metadata: Metadata, lsid: int) -> StreamStatus:
+    return next(stream.status for stream in metadata.streams if stream.lsid == lsid)
+
+
+def test_a_cluster_that_is_well_has_nothing_to_tell(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path)
+        async with varlog.admin(tmp_path) as admin:
+            assert (await admin.diagnose()).findings == ()
         await cluster.stop()
 
     run(main())
