@@ -153,6 +153,26 @@ def test_B11_a_node_that_starts_again_is_not_kept_waiting_when_its_connection_ha
     assert cluster.tail == 1
 
 
+def test_B11_the_same_start_through_another_connection_is_the_same_process(cluster: Cluster) -> None:
+    """The network broke between them, and only the node has noticed."""
+    cluster.announce(FIRST, SECOND)
+    cluster.announce(SECOND)
+    cluster.says(1)
+    assert cluster.announce(SECOND, source=THERE).code == 0
+    cluster.others_say(2)
+    cluster.says(2)
+    assert cluster.tail == 0
+    cluster.says(2, source=THERE)
+    assert cluster.tail == 1
+
+
+def test_B11_a_clock_that_is_set_back_keeps_nobody_out(cluster: Cluster) -> None:
+    cluster.announce()
+    cluster.says(1)
+    cluster.now -= 3600.0
+    assert cluster.announce(source=THERE, boot=BOOT + 1).code == 0
+
+
 def test_B11_a_node_that_ended_without_a_word_is_waited_for_a_little(cluster: Cluster) -> None:
     cluster.announce()
     cluster.says(1)

@@ -48,11 +48,14 @@ class Admissions:
         for snid in [snid for snid, admission in self._of_node.items() if admission.source == source]:
             del self._of_node[snid]
 
-    def check_alone(self, snid: StorageNodeID, source: Address, place: str, now: float) -> None:
+    def check_alone(self, snid: StorageNodeID, source: Address, boot: int, place: str, now: float) -> None:
         """Refuse a second process of a node while the first is there: it has been started from a copy of its volumes,
-        and would be taken for it. One that ended without a word is waited for no longer than `ALIVE_SECONDS`."""
+        and would be taken for it. The same start through another connection is the same process; and one that ended
+        without a word is waited for no longer than `ALIVE_SECONDS`, of a clock that may be set back."""
         admission = self._of_node.get(snid)
-        if admission is not None and admission.source != source and now - admission.heard < ALIVE_SECONDS:
+        if admission is None or source == admission.source or boot == admission.boot:
+            return
+        if 0 <= now - admission.heard < ALIVE_SECONDS:
             raise errors.Busy(f"storage node {snid} is running already, at {place}")
 
     def hears(self, snid: StorageNodeID, source: Address, boot: int, now: float) -> bool:

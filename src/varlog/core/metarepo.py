@@ -360,7 +360,7 @@ class MetadataRepository:
             try:
                 decision = decide(self.state, asked.message)
                 if isinstance(asked.message, AnnounceNode):
-                    self._check_alone(asked.message.snid, asked.source)
+                    self._check_alone(asked.source, asked.message)
             except errors.VarlogError as error:
                 self._refuse(asked, error)
                 continue
@@ -394,9 +394,9 @@ class MetadataRepository:
 
         self._store.read([LEADER_KEY], on_read)
 
-    def _check_alone(self, snid: StorageNodeID, source: Address) -> None:
-        if (known := self.state.nodes.get(snid)) is not None:
-            self._admissions.check_alone(snid, source, known.address, self._now)
+    def _check_alone(self, source: Address, announced: AnnounceNode) -> None:
+        place = self.state.nodes[announced.snid].address
+        self._admissions.check_alone(announced.snid, source, announced.boot, place, self._now)
 
     def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
         version = Version(self.state.version + 1)
