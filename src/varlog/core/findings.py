@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from enum import StrEnum
+from functools import cached_property
 from itertools import count
 from typing import Final
 
@@ -19,6 +20,7 @@ from varlog.core.world import Memory, Sight, World
 from varlog.types import LogStreamID, StorageNodeID
 
 _SENTENCES: Final = 4
+_NODES: Final = re.compile(r"\bnodes? (\d+(?:, \d+)*)")
 
 
 class Severity(StrEnum):
@@ -38,7 +40,10 @@ class Look:
     def __init__(self, world: World, memory: Memory, replace_after: float) -> None:
         self.world = world
         self.memory = memory
-        self._steps = reconcile(world, memory, count(1).__next__, replace_after=replace_after)
+        self._said: dict[str, list[str]] = {}
+        """The manager's sentences, by their subjects."""
+        for step in reconcile(world, memory, count(1).__next__, replace_after=replace_after):
+            self._said.setdefault(step.subject, []).append(step.sentence)
 
     def since(self, sight: Sight, *numbers: int) -> float | None:
         """For how long something has been so; None if it is not."""
@@ -46,18 +51,27 @@ class Look:
 
     def doing(self, subject: str) -> str:
         """The manager's steps for a subject, in its own words."""
-        return _few(step.sentence.partition(": ")[2] for step in self._steps if step.subject == subject)
+        return _few(sentence.partition(": ")[2] for sentence in self._said.get(subject, ()))
 
     def doing_for(self, lsids: Collection[LogStreamID]) -> str:
         """The manager's steps for some log streams."""
-        subjects = {f"log stream {lsid}" for lsid in lsids}
-        return _few(step.sentence for step in self._steps if step.subject in subjects)
+        return _few(sentence for lsid in lsids for sentence in self._said.get(f"log stream {lsid}", ()))
 
     def doing_about(self, snid: StorageNodeID) -> str:
         """The manager's steps that are for a node, or because of it."""
-        mention = re.compile(rf"\bnodes? (?:\d+, )*{snid}\b")
-        return _few(step.sentence for step in self._steps if mention.search(step.sentence))
+        return _few(self._mentions.get(snid, ()))
 
+    @cached_property
+    def _mentions(self) -> dict[int, list[str]]:
+        """The manager's sentences, by the nodes they name."""
+        mentions: dict[int, list[str]] = {}
+        for sentence in (sentence for said in self._said.values() for sentence in said):
+            for named in _NODES.findall(sentence):
+                for snid in named.split(", "):
+                    mentions.setdefault(int(snid), []).append(sentence)
+        return mentions
+
+    @cached_property
     def able(self) -> list[StorageNodeID]:
         """The nodes that can have replicas, as far as is known."""
         return [
@@ -69,9 +83,19 @@ class Look:
             and (view.info.is_identified or not self.world.nodes[snid].generation)
         ]
 
-    def sets_with(self, snid: StorageNodeID) -> list[LogStreamID]:
-        """The log streams that a node is in the set of."""
-        return [stream.lsid for stream in self.world.metadata.streams if snid in stream.replicas]
+    @cached_property
+    def lsids(self) -> frozenset[LogStreamID]:
+        """The log streams that there are."""
+        return frozenset(stream.lsid for stream in self.world.metadata.streams)
+
+    @cached_property
+    def sets(self) -> dict[StorageNodeID, list[LogStreamID]]:
+        """The log streams that each node is in the set of."""
+        sets: dict[StorageNodeID, list[LogStreamID]] = {snid: [] for snid in self.world.nodes}
+        for stream in self.world.metadata.streams:
+            for snid in stream.replicas:
+                sets.setdefault(snid, []).append(stream.lsid)
+        return sets
 
 
 def finding(

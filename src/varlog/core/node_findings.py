@@ -37,7 +37,7 @@ def _silent(look: Look, snid: StorageNodeID, view: NodeView) -> Finding:
         "node-silent",
         Severity.DEGRADED,
         f"node {snid}",
-        f"has not answered for {view.silent:.1f} s: {how} at {where}; {_sets(look.sets_with(snid))}",
+        f"has not answered for {view.silent:.1f} s: {how} at {where}; {_sets(look.sets[snid])}",
         seconds=view.silent,
         doing=look.doing_about(snid),
         person="see that vsn runs there and what its log says, and start it again; if the machine does not come back: "
@@ -94,9 +94,8 @@ def _full(snid: StorageNodeID, volume: VolumeInfo) -> Iterator[Finding]:
 
 def _forgotten(look: Look, snid: StorageNodeID, answer: Info) -> Iterator[Finding]:
     """Data of log streams that were taken out of the cluster (B6). A number above all known ones is just being made."""
-    known = {stream.lsid for stream in look.world.metadata.streams}
     for replica in answer.replicas:
-        if replica.lsid not in known and replica.lsid < max(known, default=LogStreamID(0)):
+        if replica.lsid not in look.lsids and replica.lsid < max(look.lsids, default=LogStreamID(0)):
             yield finding(
                 "replica-forgotten",
                 Severity.NOTE,
@@ -109,7 +108,7 @@ def _forgotten(look: Look, snid: StorageNodeID, answer: Info) -> Iterator[Findin
 def _draining(look: Look, node: NodeInfo) -> Iterator[Finding]:
     if not node.is_draining:
         return
-    sets = look.sets_with(node.snid)
+    sets = look.sets[node.snid]
     if sets:
         doing, person = look.doing_for(sets), f"to let it keep them: varlog node undrain {node.snid}"
     else:

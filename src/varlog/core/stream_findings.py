@@ -159,7 +159,7 @@ def _short(look: Look, stream: StreamInfo) -> Iterator[Finding]:
     what = f"has {have} of {wanted} replicas, on {nodes(sorted(stream.replicas))}"
     if have == 1:
         what += ": there is no other copy of what is appended now"
-    able = look.able()
+    able = look.able
     person = ""
     if len(able) < wanted:
         what += f"; only {nodes(able)} could have one" if able else "; no node could have one"
@@ -189,7 +189,7 @@ def _replicas(look: Look, stream: StreamInfo) -> Iterator[Finding]:
         if missing is not None:
             what, doing = f"node {snid} of its set has no replica of it", look.doing(name(stream))
             yield finding("replica-missing", Severity.DEGRADED, name(stream), what, seconds=missing, doing=doing)
-    for snid in look.world.nodes:
+    for snid in dict.fromkeys((*stream.replicas, *look.world.replicas(stream.lsid))):
         yield from _suspect(look, stream, snid)
 
 
