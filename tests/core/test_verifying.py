@@ -49,8 +49,9 @@ class Bench:
         streams = tuple(
             StreamInfo(
                 LogStreamID(lsid), TopicID(1), Epoch(2), StreamStatus.RUNNING,
-                tuple(map(StorageNodeID, self.sets[lsid])), StorageNodeID(self.sets[lsid][0]), self.llsn_ends[lsid],
-                GLSN(self.ends[lsid] - 1), lost_begin=GLSN(self.lost[0]), lost_end=GLSN(self.lost[1]),
+                tuple(map(StorageNodeID, self.sets[lsid])), StorageNodeID(next(iter(self.sets[lsid]), 0)),
+                self.llsn_ends[lsid], GLSN(self.ends[lsid] - 1), lost_begin=GLSN(self.lost[0] if lsid == 1 else 0),
+                lost_end=GLSN(self.lost[1] if lsid == 1 else 0),
             )
             for lsid in self.places
         )  # fmt: skip
@@ -140,10 +141,22 @@ def test_a_gap_between_log_streams_is_found() -> None:
     assert (found.density.missing, found.density.twice) == ([(4, 5)], [(6, 7)])
 
 
-def test_a_gap_that_was_declared_lost_is_none() -> None:
-    first = paper((1, 2), (6, 1))
-    found = Bench({1: {1: first, 2: first}}, lost=(3, 6)).verify()
-    assert (found.verdict, found.density.lost) == (Verdict.CONSISTENT, 3)
+def test_what_was_declared_lost_is_not_asked_for() -> None:
+    """What is left of the log stream is compared, what follows in others too; the gap between them was declared."""
+    whole, rest, other = paper((1, 2), (3, 3)), paper((1, 2)), paper((6, 1), (7, 2))
+    bench = Bench({1: {1: rest, 2: rest}, 2: {1: other, 2: other}}, lost=(3, 6))
+    bench.ends[1], bench.llsn_ends[1] = whole.end, LLSN(6)
+    found = bench.verify()
+    assert (found.verdict, found.density.lost, found.faults) == (Verdict.CONSISTENT, 3, [])
+    assert found.density.judged == 9
+    assert set(findings(found).values()) == {Finding.EQUAL}
+
+
+def test_a_log_stream_that_nobody_has_anything_of_and_was_declared_lost() -> None:
+    bench = Bench({1: {1: ABSENT}, 2: {1: paper((4, 2)), 2: paper((4, 2))}}, lost=(1, 4))
+    bench.ends[1], bench.sets[1] = 4, ()
+    found = bench.verify()
+    assert (found.verdict, found.density.lost, found.unread) == (Verdict.CONSISTENT, 3, {})
 
 
 def test_the_one_that_differs_is_found_and_where(monkeypatch: pytest.MonkeyPatch) -> None:

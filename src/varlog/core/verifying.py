@@ -1,8 +1,8 @@
 """Verification: are the replicas of a topic equal, and is every position there exactly once?
 
 It is a conversation, as those of `registration`: `run` yields questions, all to be asked at once, is sent their answers
-in the same order, or an error in place of one that stays out; in the end `copies`, `faults`, `density` and `verdict` tell
-what was found. Whoever runs it carries the messages.
+in the same order, or an error in place of one that stays out; at the end `copies`, `faults`, `density` and `verdict`
+tell what was found. Whoever runs it carries the messages.
 
 Every log stream is walked from the trim point to the end that the metadata repository listed at the beginning, so that
 appends may go on meanwhile. All replicas are asked for the fingerprint of the same range; equal ones give equal answers
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 from collections.abc import Sequence as Seq
 from enum import StrEnum
+from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple
 
 from varlog import errors
@@ -108,7 +109,7 @@ class _Walk:
         self.stream = stream
         self.lsid = stream.lsid
         self.cursor = begin
-        self.end = stream.last_glsn + 1
+        self.end = _end(stream)
         self.copies = copies
         self.llsn_end = 0
         """Of what has been compared; 0 if nothing."""
@@ -133,7 +134,11 @@ class Verification:
     ) -> None:
         self.topic = topic
         streams = [s for s in metadata.streams if s.tpid == topic.tpid and s.status not in _NOT_THERE]
-        self._walks = [_Walk(s, topic.trim + 1, _copies(s, infos, silent)) for s in streams]
+        hosted: dict[LogStreamID, dict[int, ReplicaInfo]] = {}
+        for snid, info in infos.items():
+            for replica in info.replicas:
+                hosted.setdefault(replica.lsid, {})[snid] = replica
+        self._walks = [_Walk(s, topic.trim + 1, _copies(s, hosted.get(s.lsid, {}), infos, silent)) for s in streams]
         lost = [(s.lost_begin, s.lost_end) for s in streams if s.lost_end > s.lost_begin]
         self.density = Density(GLSN(topic.trim + 1), [s.lsid for s in streams], lost)
         self.faults: list[str] = []
@@ -165,14 +170,16 @@ class Verification:
 
     def run(self) -> Asking:
         """The conversation. The log stream that is furthest behind goes next, so that little has to be remembered."""
-        waiting = list(self._walks)
+        waiting = [(walk.cursor, walk.lsid, walk) for walk in self._walks]
+        heapify(waiting)
         while waiting:
-            walk = min(waiting, key=lambda walk: walk.cursor)
+            walk = waiting[0][2]
             if walk.is_done or not walk.taking_part():
-                waiting.remove(walk)
+                heappop(waiting)
                 self._finish(walk)
             else:
                 yield from self._step(walk)
+                heapreplace(waiting, (walk.cursor, walk.lsid, walk))
         self.density.end(self.topic.hwm + 1)
 
     def _step(self, walk: _Walk) -> Asking:
@@ -257,7 +264,8 @@ class Verification:
         lsid, stream = walk.lsid, walk.stream
         if walk.is_done:
             self.density.add(lsid, (), max(self.topic.hwm + 1, walk.cursor))
-            if walk.llsn_end and walk.llsn_end != stream.llsn_end:
+            is_lost = stream.lost_end > stream.lost_begin
+            if walk.llsn_end and walk.llsn_end != stream.llsn_end and not is_lost:
                 end = f"ends at LLSN {walk.llsn_end - 1}, the metadata repository says {stream.llsn_end - 1}"
                 self.faults.append(f"log stream {lsid} {end}")
         else:
@@ -289,31 +297,28 @@ def _weight(party: Seq[Copy]) -> tuple[int, int, bool]:
     return members, len(party), any(copy.role is Role.PRIMARY for copy in party)
 
 
-def _copies(stream: StreamInfo, infos: Mapping[int, Info], silent: Mapping[int, str]) -> list[Copy]:
+def _copies(
+    stream: StreamInfo, hosted: Mapping[int, ReplicaInfo], infos: Mapping[int, Info], silent: Mapping[int, str]
+) -> list[Copy]:
     """Every replica of a log stream that is in its set, or that a node tells of."""
     copies = []
-    outside = sorted(snid for snid in infos if snid not in stream.replicas)
+    outside = sorted(snid for snid in hosted if snid not in stream.replicas)
     for snid in (*stream.replicas, *map(StorageNodeID, outside)):
-        info = infos.get(snid)
-        replica = _replica(info, stream.lsid)
-        if snid not in stream.replicas:
-            role = Role.OUTSIDE
-            if replica is None:
-                continue
-        else:
-            role = Role.PRIMARY if snid == stream.primary else Role.BACKUP
-        copy = Copy(stream.lsid, snid, role)
+        role = Role.PRIMARY if snid == stream.primary else Role.BACKUP
+        copy = Copy(stream.lsid, snid, role if snid in stream.replicas else Role.OUTSIDE)
         copies.append(copy)
-        if info is None:
-            copy.leave(Finding.SILENT, silent.get(snid, "its node is not known"))
-        elif replica is None:
+        replica = hosted.get(snid)
+        if replica is None and snid in infos:
             copy.leave(Finding.MISSING, "its node has no such replica")
+        elif replica is None:
+            copy.leave(Finding.SILENT, silent.get(snid, "its node is not known"))
         elif not replica.healthy and replica.fault == errors.Corrupt.code:
             copy.leave(Finding.DAMAGED, "damage was found before, and it was not repaired yet")
         else:
-            copy.end = min(replica.local_hwm, stream.last_glsn) + 1
+            copy.end = min(replica.local_hwm + 1, _end(stream))
     return copies
 
 
-def _replica(info: Info | None, lsid: LogStreamID) -> ReplicaInfo | None:
-    return next((r for r in info.replicas if r.lsid == lsid), None) if info is not None else None
+def _end(stream: StreamInfo) -> int:
+    """Where what a log stream should have ends."""
+    return stream.lost_begin if stream.lost_end > stream.lost_begin else stream.last_glsn + 1
