@@ -388,7 +388,8 @@ class StorageNodeServer:
         )
         known = self.announcing.is_identified
         space = _space(self._volumes.paths)
-        return Info(request, self.snid, self.node.boot, replicas, self.address, space, is_identified=known)
+        unanswered = self.node.unanswered(self._loop.time())
+        return Info(request, self.snid, self.node.boot, replicas, self.address, space, known, unanswered)
 
     # Settling: what a turn of the loop has brought is reported, read and written together.
 
