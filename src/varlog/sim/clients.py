@@ -41,6 +41,7 @@ TOPIC: Final = TopicID(1)
 TICK: Final = 0.05
 METADATA_EVERY: Final = 0.1
 READ_TIMEOUT: Final = 0.5
+ASK_ANOTHER: Final = 0.2
 
 
 @dataclass
@@ -225,6 +226,7 @@ class _Reading(ClientHost):
             self.shared.observe,
             affinity=self.rng.randrange(16),
             read_timeout=READ_TIMEOUT,
+            ask_another=ASK_ANOTHER,
         )
         if self.routing.version >= 0:
             self._subscription.on_metadata(self.now)

@@ -133,11 +133,10 @@ class Cluster:
         self.branches[branch] += 1
 
     def _told(self, cut: Range) -> None:
+        """Of several that believe they lead, one that does not any more may not know the set of this epoch."""
         for repository in self.repositories:
-            if (
-                repository.leads
-                and (stream := repository.repository.state.streams.get(LogStreamID(cut[0]))) is not None
-            ):
+            stream = repository.repository.state.streams.get(LogStreamID(cut[0])) if repository.leads else None
+            if stream is not None and stream.epoch == cut[1]:
                 self.durability.told(cut, [node_address(snid) for snid in stream.replicas])
                 return
 
@@ -517,7 +516,7 @@ def _liveness(cluster: Cluster, healed: float) -> LivenessPhase | None:
     """What a healed cluster owes: everything; where a node is gone for good, as much as the others can do."""
     writers = [client.process.name for client in cluster.clients if isinstance(client, WriterClient)]
     unsettled = cluster.unsettled()
-    if cluster.shape.lost_node:
+    if cluster.shape.lost_node and not cluster.shape.can_lose_a_node:
         writers, unsettled = [], []
     return LivenessPhase(healed, cluster.world.now, GRACE_SECONDS, writers, healed + SETTLING_SECONDS, unsettled)
 

@@ -39,6 +39,11 @@ class Shape:
     operations: int = 0
     """How often an operator drains, replaces, moves, adds or holds something."""
 
+    @property
+    def can_lose_a_node(self) -> bool:
+        """Whether appends go on with one node less: enough replicas are left, or another node can take one."""
+        return self.replication_factor > 2 or self.nodes > self.replication_factor
+
     @classmethod
     def draw(cls, world: World) -> Shape:
         """Some shape, by the world's seed."""
