@@ -86,6 +86,14 @@ class CommitContext(NamedTuple):
         return GLSN(self.glsn_begin + self.count)
 
 
+class Room(NamedTuple):
+    """What a replica's log takes together: so many batches, of so many bytes if each counts for `each` more."""
+
+    batches: int
+    bytes: int
+    each: int
+
+
 class LogStreamIdentity(NamedTuple):
     """Whose data a log stream directory holds. Every segment header repeats it."""
 

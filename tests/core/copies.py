@@ -90,6 +90,7 @@ class Site:
 
     def write(self) -> bool:
         self.node.flush(self.now)
+        self.node.stage()
         if not self.replica.storage.staged:
             return False
         self.replica.sync()

@@ -136,6 +136,7 @@ class Replica:
         before = Sequence(sequence - 1 if prev is None else prev)
         request = self._append(CLIENT, batch_of(sequence, *entries), before, Epoch(epoch), LLSN(horizon))
         self.executor.flush()
+        self.executor.stage()
         return request
 
     def append_together(self, *sequences: int, client: str = CLIENT, writer: int = 7) -> list[int]:
@@ -145,6 +146,7 @@ class Replica:
             for sequence in sequences
         ]
         self.executor.flush()
+        self.executor.stage()
         return requests
 
     def _append(self, client: str, data: bytes, prev: Sequence, epoch: Epoch, horizon: LLSN) -> int:

@@ -208,7 +208,7 @@ def test_rule14_any_trim_point_gives_the_same_log(glsn: int) -> None:
             source.commit(2 * n + 1, skip=n % 2)
     source.commit(41)
     source.replica.executor.trim(GLSN(glsn))
-    source.replica.executor.log.flush_commits()
+    source.replica.storage.flush_commits()
     source.write()
     for _ in range(2):
         target.sync_from(1, 2, learner=True)

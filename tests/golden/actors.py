@@ -107,6 +107,7 @@ class StorageNodeActor:
     def receive(self, source: Address, message: Message, now: float) -> None:
         self.node.on_message(source, message, now)
         self.node.flush(now)
+        self.node.stage()
 
     def read(self, source: Address, scan: Scan, now: float) -> None:
         self.node.on_message(source, scan, now)
@@ -126,6 +127,7 @@ class StorageNodeActor:
     def tick(self, now: float) -> None:
         self.node.tick(now)
         self.node.flush(now)
+        self.node.stage()
 
     @property
     def staged(self) -> bool:
@@ -145,6 +147,7 @@ class StorageNodeActor:
                         last = (group.last_epoch, group.last_llsn_end)
                     self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
         self.node.flush(now)
+        self.node.stage()
 
 
 class MetadataActor:

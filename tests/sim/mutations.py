@@ -32,8 +32,9 @@ from varlog.core.messages import (
 )
 from varlog.core.metarepo import MetadataRepository
 from varlog.core.metastate import Stream
-from varlog.core.pending import Pending, PendingBatches
+from varlog.core.pending import PendingBatches
 from varlog.core.replication import Backups
+from varlog.core.staging import Staging
 from varlog.core.states import RUNNING, SEALED, SEALING
 from varlog.core.steps import Situation, Step
 from varlog.core.syncing import Copy, FetchPlan, Syncing
@@ -42,7 +43,7 @@ from varlog.core.world import Sight
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
 from varlog.storage.state import LogState
-from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, StorageNodeID
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, StorageNodeID
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -172,15 +173,14 @@ def _fastest_replica_decides(patch: pytest.MonkeyPatch) -> None:
 
 def _reported_before_synced(patch: pytest.MonkeyPatch) -> None:
     """A batch is reported as soon as it is staged."""
-    genuine = LogStreamExecutor._store
+    genuine = LogStreamExecutor._stored
 
-    def store(self: LogStreamExecutor, prev: Sequence, header: BatchHeader, batch: bytes) -> Pending:
-        stored = genuine(self, prev, header, batch)
+    def stored(self: LogStreamExecutor, batches: int, entries: int, size: int) -> None:
+        genuine(self, batches, entries, size)
         self.durable_end = self.end
         self.changed = True
-        return stored
 
-    patch.setattr(LogStreamExecutor, "_store", store)
+    patch.setattr(LogStreamExecutor, "_stored", stored)
 
 
 def _restarted_primary_runs_on(patch: pytest.MonkeyPatch) -> None:
@@ -286,25 +286,22 @@ def _seal_record_is_left_out(patch: pytest.MonkeyPatch) -> None:
     genuine = LogStreamExecutor._promise_seal
 
     def promise_seal(self: LogStreamExecutor, epoch: Epoch, llsn_end: LLSN) -> None:
-        log, self.log = self.log, _Silent(self.log)
+        staging = self._staging
+        staging.flush()
+        self._staging = _Silent(self._log, self.dedup)
         genuine(self, epoch, llsn_end)
-        self.log = log
+        self._staging = staging
         self._on_promise_durable()
 
     patch.setattr(LogStreamExecutor, "_promise_seal", promise_seal)
     patch.setattr(LogState, "batch", _batch_anywhere)
+    patch.setattr(LogState, "batches", lambda state, llsn, counts, epoch: state.batch(llsn, sum(counts), epoch))
 
 
-class _Silent:
-    """A log that takes no seals."""
+class _Silent(Staging):
+    """Stages no seals."""
 
-    def __init__(self, log: Any) -> None:
-        self._log = log
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._log, name)
-
-    def stage_seal(self, _epoch: Epoch, _llsn_end: LLSN) -> None:
+    def seal(self, _epoch: Epoch, _llsn_end: LLSN) -> None:
         """Left out."""
 
 
@@ -388,7 +385,7 @@ def _copy_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:
             self.seal_point = None
             self._backups = None
         self._promise_epoch(self.epoch)
-        self.log.stage_seal(self.epoch, self.end)
+        self._staging.seal(self.epoch, self.end)
 
     def commit_copied(self: LogStreamExecutor, cc: CommitContext) -> bool:
         self._commit(cc)

@@ -101,6 +101,7 @@ def recovered_after_a_past() -> LogStreamExecutor:
     host.write()
     packed = batch_of(1, b"a", b"b")
     executor.append("client", Append(3, LSID, Epoch(2), Sequence(0), LLSN(1), packed), batch.verify(packed), 0.0)
+    executor.stage()
     host.write()
     assert executor.state is RUNNING
     host.close()

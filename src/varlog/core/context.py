@@ -17,6 +17,7 @@ from varlog.core.messages import ReplicaInfo, ReplicaReply, ReplicaStats, Report
 from varlog.core.pending import Pending, PendingBatches, Question
 from varlog.core.replicalog import Context, ReplicaLog
 from varlog.core.replication import Backups
+from varlog.core.staging import Staging
 from varlog.core.states import SEALING
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, TopicID, Version
 
@@ -37,7 +38,7 @@ class LogStreamContext:
         self.snid = snid
         self.tpid = tpid
         self.lsid = lsid
-        self.log = log
+        self._log = log
         self._send = send
         self._observe = observe
 
@@ -79,6 +80,7 @@ class LogStreamContext:
         self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0
 
         self.dedup = dedup or DedupTable()
+        self._staging = Staging(log, self.dedup)
         self._pending = PendingBatches()
         self._promise: Epoch | None = None
         """An epoch whose seal or unseal record is not durable yet."""

@@ -22,6 +22,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 
 from varlog import limits
+from varlog.batch import BatchHeader
 from varlog.errors import MalformedSnapshot
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, WriterID
 
@@ -141,6 +142,20 @@ class DedupTable:
             self._pending_of[writer_id] = {sequence: stored}
         else:
             of_writer[sequence] = stored
+
+    def add_all(self, llsn: LLSN, headers: Iterable[BatchHeader]) -> None:
+        """Batches were stored that follow one another."""
+        pending, pending_of = self._pending, self._pending_of
+        writer_id, of_writer = WriterID(0), None
+        for header in headers:
+            count = header[4]
+            stored = (header[6], header[7], llsn, count)
+            pending.append(stored)
+            if of_writer is None or stored[0] != writer_id:
+                writer_id = stored[0]
+                of_writer = pending_of.setdefault(writer_id, {})
+            of_writer[stored[1]] = stored
+            llsn = LLSN(llsn + count)
 
     def commit(self, cc: CommitContext) -> bool:
         """A cut was applied; its batches are now committed. True if a writer's records expired by it."""

@@ -57,28 +57,24 @@ class LogStreamExecutor(Sealing):
         if fate is not Fate.NEW:
             self._append_known(source, message, fate, record)
             return
-        batch = message.batch
-        if self._pending.is_full(len(batch)):
+        size, _, _, _, count, _, writer_id, sequence, _, _ = header
+        if self._pending.is_full(size):
             self._refuse(source, message, errors.Busy.code)
             return
-        stored = self._store(prev_sequence, header, batch)
-        stored.waiters.append((source, message.request))
+        llsn, epoch, batch, waiters = self.end, self.epoch, message.batch, ((source, message.request),)
+        stored = Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size, None, waiters)
+        self._pending.add(stored)
         if self._backups is not None:
             stored.batch = batch
             self._backups.replicate(stored, now)
+        self._staging.batch(llsn, epoch, prev_sequence, batch, header)
+        self._stored(1, count, size)
 
-    def _store(self, prev_sequence: Sequence, header: BatchHeader, batch: bytes | memoryview) -> Pending:
-        size, _, _, _, count, _, writer_id, sequence, _, _ = header
-        llsn, epoch = self.end, self.epoch
-        stored = Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size)
-        self._pending.add(stored)
-        self.batches += 1
-        self.entries += count
+    def _stored(self, batches: int, entries: int, size: int) -> None:
+        self.end = LLSN(self.end + entries)
+        self.batches += batches
+        self.entries += entries
         self.bytes += size
-        self.dedup.add(writer_id, sequence, llsn, count)
-        self.log.stage_batch(llsn, epoch, prev_sequence, batch, header)
-        self.end = stored.end
-        return stored
 
     def _append_known(self, source: Address, message: Append, fate: Fate, record: Record | None) -> None:
         if fate is Fate.COMMITTED:
@@ -127,18 +123,25 @@ class LogStreamExecutor(Sealing):
         if self._promise is not None:
             return  # the primary sends it again, or gives up
         llsn: int = message.llsn
-        misplaced = False
-        for header, prev_sequence, batch in zip(headers, message.prev_sequences, message.batches, strict=True):
-            if llsn != self.end:
-                misplaced = True
-                self._check_repeated(LLSN(llsn), header)
-            elif self._pending.is_full(header.length):
+        misplaced = 0
+        for header in headers:
+            if llsn == self.end:
                 break
-            else:
-                self._store(prev_sequence, header, batch)
+            misplaced += 1
+            self._check_repeated(LLSN(llsn), header)
             llsn += header.count
+        to = misplaced + self._pending.fitting([header[0] for header in headers[misplaced:]])
+        if misplaced < to:
+            self._store_run(message, headers, slice(misplaced, to))
         if misplaced:
             self._send_ack(source)
+
+    def _store_run(self, message: Replicate, headers: Seq[BatchHeader], run: slice) -> None:
+        prev_sequences, batches, headers = message.prev_sequences[run], message.batches[run], headers[run]
+        begin, epoch = self.end, self.epoch
+        end, size = self._pending.add_run(begin, epoch, prev_sequences, headers)
+        self._staging.run(begin, epoch, prev_sequences, batches, headers)
+        self._stored(len(headers), end - begin, size)
 
     def _check_repeated(self, llsn: LLSN, header: BatchHeader) -> None:
         stored = self._pending.at(llsn)
@@ -172,6 +175,10 @@ class LogStreamExecutor(Sealing):
         if self._backups is not None:
             self._backups.flush()
 
+    def stage(self) -> None:
+        """Stage what was appended; until then it may be held back, so that the backups have it first."""
+        self._staging.flush()
+
     def on_peer_connected(self, snid: StorageNodeID, now: float) -> None:
         """There is a new connection to another node."""
         if self._backups is not None and self.state is RUNNING:
@@ -181,7 +188,7 @@ class LogStreamExecutor(Sealing):
         """Flush commit contexts that nothing followed; as a backup, say how far it is while no cut does; as a primary,
         send again what backups have not acknowledged, and give up on one that stays silent (M7)."""
         if self.durable_version < self.version == self._version_at_tick and self.healthy:
-            self.log.flush_commits()
+            self._staging.flush_commits()
         self._version_at_tick = self.version
         if self._owes_ack and self._pending and self.state is RUNNING:
             self._send_ack(node_address(self.primary))
@@ -275,7 +282,7 @@ class LogStreamExecutor(Sealing):
         if self._pending:
             self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
             self._void_from(self.committed_end)
-            self.log.stage_seal(self.epoch, self.committed_end)
+            self._staging.seal(self.epoch, self.committed_end)
         self.needs_sync = True
         self.changed = True
         self.seal_self()
@@ -287,7 +294,7 @@ class LogStreamExecutor(Sealing):
             f"log stream {self.lsid}: {cc} is below {self.global_hwm}",
         )
         committed = self._pending.commit(cc.llsn_end)
-        for source, answer in acknowledgements(self.lsid, committed, cc, len(self.replicas), self.log.synced):
+        for source, answer in acknowledgements(self.lsid, committed, cc, len(self.replicas), self._log.synced):
             self._send(source, answer)
         if self.dedup.commit(cc):
             self._observe(Branch.RULE18_EXPIRED)
@@ -298,7 +305,7 @@ class LogStreamExecutor(Sealing):
         self.version = cc.version
         if self._backups is not None:
             self._backups.committed(cc.llsn_end)
-        self.log.stage_commit(cc)
+        self._staging.commit(cc)
 
     # What is copied from another replica (M9)
 
@@ -311,8 +318,7 @@ class LogStreamExecutor(Sealing):
         size, _, _, _, count, _, writer_id, sequence, _, _ = header
         llsn = self.end
         self._pending.add(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
-        self.dedup.add(writer_id, sequence, llsn, count)
-        self.log.stage_batch(llsn, epoch, prev_sequence, batch, header)
+        self._staging.run(llsn, epoch, (prev_sequence,), (batch,), (header,))
         self.end = LLSN(llsn + count)
         self.epoch = max(self.epoch, epoch)
 

@@ -6,41 +6,36 @@ A batch enters at the end, leaves at the front with the cut that commits it, or 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
+from itertools import accumulate, islice
 from typing import NamedTuple
 
+import msgspec
+
 from varlog import limits
+from varlog.batch import BatchHeader
 from varlog.core.address import Address
 from varlog.types import LLSN, CommitContext, Epoch, Sequence, WriterID
 
 
-class Pending:
+class Pending(msgspec.Struct, gc=False, eq=False):
     """A stored batch that is not committed yet, and who waits for it."""
 
-    __slots__ = ("batch", "count", "end", "epoch", "llsn", "prev_sequence", "sequence", "size", "waiters", "writer_id")
+    llsn: LLSN
+    count: int
+    epoch: Epoch
+    writer_id: WriterID
+    sequence: Sequence
+    prev_sequence: Sequence
+    size: int
+    batch: bytes | memoryview | None = None
+    """Kept by a primary with backups, to send again."""
+    waiters: tuple[tuple[Address, int], ...] = ()
 
-    def __init__(
-        self,
-        llsn: LLSN,
-        count: int,
-        epoch: Epoch,
-        writer_id: WriterID,
-        sequence: Sequence,
-        prev_sequence: Sequence,
-        size: int,
-        batch: bytes | memoryview | None = None,
-    ) -> None:
-        self.llsn = llsn
-        self.count = count
-        self.end = LLSN(llsn + count)
-        self.epoch = epoch
-        self.writer_id = writer_id
-        self.sequence = sequence
-        self.prev_sequence = prev_sequence
-        self.size = size
-        self.batch = batch
-        """Kept by a primary with backups, to send again."""
-        self.waiters: list[tuple[Address, int]] = []
+    @property
+    def end(self) -> LLSN:
+        return LLSN(self.llsn + self.count)
 
 
 class Question(NamedTuple):
@@ -75,28 +70,49 @@ class PendingBatches:
         self._batches.append(batch)
         self._bytes += batch.size
 
+    def add_run(
+        self, llsn: LLSN, epoch: Epoch, prev_sequences: Iterable[Sequence], headers: Iterable[BatchHeader]
+    ) -> tuple[LLSN, int]:
+        """Batches that follow one another from `llsn` on, for which nobody waits; their end, and their bytes in all."""
+        add, total = self._batches.append, 0
+        for prev_sequence, header in zip(prev_sequences, headers, strict=True):
+            size, _, _, _, count, _, writer_id, sequence, _, _ = header
+            add(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
+            llsn = LLSN(llsn + count)
+            total += size
+        self._bytes += total
+        return llsn, total
+
+    def fitting(self, sizes: Seq[int]) -> int:
+        """How many of those batches may wait, from the first on."""
+        most, room = limits.MAX_UNCOMMITTED_BATCHES - len(self._batches), limits.MAX_UNCOMMITTED_BYTES - self._bytes
+        if len(sizes) <= most and sum(sizes) <= room:
+            return len(sizes)
+        return sum(size <= room for size in islice(accumulate(sizes), max(0, most)))
+
     def at(self, llsn: LLSN) -> Pending | None:
         """The batch that begins at an LLSN."""
         return next((batch for batch in self._batches if batch.llsn == llsn), None)
 
     def holds(self, cc: CommitContext) -> bool:
         """Every batch of a cut's range is here, written in exactly the cut's epoch (rule 7)."""
-        end = cc.llsn_begin
+        last, epoch, end = None, cc.epoch, cc.llsn_end
         for batch in self._batches:
-            if batch.llsn >= cc.llsn_end:
+            if batch.llsn >= end:
                 break
-            if batch.epoch != cc.epoch:
+            if batch.epoch != epoch:
                 return False
-            end = batch.end
-        return end == cc.llsn_end
+            last = batch
+        return (cc.llsn_begin if last is None else last.end) == end
 
     def commit(self, llsn_end: LLSN) -> list[Pending]:
         """Take out what a cut commits, oldest first."""
-        committed = []
-        while self._batches and self._batches[0].llsn < llsn_end:
-            batch = self._batches.popleft()
-            self._bytes -= batch.size
+        committed, batches, size = [], self._batches, 0
+        while batches and batches[0].llsn < llsn_end:
+            batch = batches.popleft()
+            size += batch.size
             committed.append(batch)
+        self._bytes -= size
         return committed
 
     def void(self, llsn_end: LLSN) -> list[Pending]:

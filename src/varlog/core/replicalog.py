@@ -15,6 +15,7 @@ from varlog.types import (
     LLSN,
     CommitContext,
     Epoch,
+    Room,
     Sequence,
     StorageNodeID,
     Version,
@@ -32,6 +33,20 @@ class ReplicaLog(Protocol):
     def stage_batch(
         self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
     ) -> None: ...
+
+    @property
+    def run_room(self) -> Room:
+        """What `stage_batches` takes now; taking a group never makes it less."""
+
+    def stage_batches(
+        self,
+        llsn: LLSN,
+        epoch: Epoch,
+        prev_sequences: Seq[int],
+        batches: Seq[bytes | memoryview],
+        headers: Seq[BatchHeader],
+    ) -> None:
+        """Batches that follow one another."""
 
     def stage_commit(self, cc: CommitContext) -> None: ...
 

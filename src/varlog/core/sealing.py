@@ -56,7 +56,7 @@ class Sealing(LogStreamContext):
         self.seal_point = llsn_end
         self._backups = None
         self._promise_epoch(epoch)
-        self.log.stage_seal(epoch, llsn_end)
+        self._staging.seal(epoch, llsn_end)
         complete = self.committed_end == llsn_end and self.healthy
         self._observe(Branch.M5_SEALED_AT_ONCE if complete else Branch.M5_SEALING)
         self._enter(states.Event.SEAL_COMPLETE if complete else states.Event.SEAL_BEHIND)
@@ -138,7 +138,7 @@ class Sealing(LogStreamContext):
         self.suspect = StorageNodeID(0)
         self._promise_epoch(self.epoch)
         self._enter(states.Event.UNSEAL)
-        self.log.stage_unseal(self.epoch, self.replicas, self.primary)
+        self._staging.unseal(self.epoch, self.replicas, self.primary)
         if self.primary == self.snid and len(self.replicas) > 1:
             others = tuple(snid for snid in self.replicas if snid != self.snid)
             self._backups = Backups(self.lsid, self.epoch, others, self.end, self._send, now)
@@ -156,7 +156,7 @@ class Sealing(LogStreamContext):
             self._observe(Branch.RULE7_FOREIGN_FRAMES_DROPPED)
         self._void_from(self.committed_end)
         self._promise_epoch(self.epoch)
-        self.log.stage_seal(self.epoch, self.committed_end)
+        self._staging.seal(self.epoch, self.committed_end)
 
     def trim(self, glsn: GLSN) -> None:
         """Everything at or below `glsn` is gone: enforced at once, files follow (rule 14)."""
@@ -164,7 +164,7 @@ class Sealing(LogStreamContext):
             return
         self.trim_glsn = glsn
         if self.healthy:
-            self.log.stage_trim(self.log.llsn_after(glsn), glsn, self.version, self.epoch)
+            self._staging.trim(glsn, self.version, self.epoch)
 
     def _reply_when_promised(self, source: Address, request: int) -> None:
         if self._promise is None:
@@ -196,10 +196,9 @@ class Sealing(LogStreamContext):
         """Answer when the batch is committed; of one source only the latest request waits."""
         pending = self._pending.at(llsn)
         assert pending is not None, "what the deduplication table calls pending is pending"
-        pending.waiters = [w for w in pending.waiters if w[0] != source]
-        pending.waiters.append((source, request))
+        pending.waiters = (*(w for w in pending.waiters if w[0] != source), (source, request))
 
     def _acknowledge(self, source: Address, request: int, glsn: GLSN, llsn: LLSN, count: int, epoch: Epoch) -> None:
         self._send(
-            source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas), self.log.synced)
+            source, AppendReply(request, self.lsid, 0, epoch, glsn, llsn, count, len(self.replicas), self._log.synced)
         )

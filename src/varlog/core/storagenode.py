@@ -8,8 +8,8 @@ reconnect, and nothing depends on a message having arrived (rule 5). A replica t
 copy of another one (`syncing`).
 
 The caller's duties, in order: `on_message`, `on_durable` or `tick`; then run the `reads` that were asked for and hand
-their results to `finish_scan`; then `flush`; then write what the executors have staged. For copies there are three
-more, whenever it suits after any of these calls:
+their results to `finish_scan`; then `flush`; then `stage`; then write what the executors have staged. For copies there
+are three more, whenever it suits after any of these calls:
 
 - *Sources.* Take `syncing.fetches`; for each plan call `storage.copy_from(fetch.llsn_begin, fetch.after,
   fetch.max_bytes, plan.executor.dedup.fold)` of its replica, in any thread, and hand what it returns, or the
@@ -18,7 +18,7 @@ more, whenever it suits after any of these calls:
   (which refuses what is none), `remove` the replica, delete its directory once no group and no read of it is under way,
   make it anew with `LogStreamStorage.create(..., base=base)` on the same volume, and `add` an executor that has
   recovered from that. A crash in the middle leaves the old replica, or none: the manager adds it again.
-- *Time.* When `syncing.due` has come, `flush`, though nothing else may have happened.
+- *Time.* When `syncing.due` has come, `flush` and `stage`, though nothing else may have happened.
 """
 
 from __future__ import annotations
@@ -448,15 +448,19 @@ class StorageNode:
     def flush(self, now: float) -> None:
         """Send the backups what was appended, let copies go on, then report what changed, all log streams in one
         message."""
-        if self._appended:
-            for executor in self._appended:
-                executor.flush()
-            self._appended.clear()
+        for executor in self._appended:
+            executor.flush()
         if self.syncing:
             self._advance_copies(now)
         changed = [executor for executor in self._executors.values() if executor.changed]
         if changed:
             self._report(changed, now, full=False)
+
+    def stage(self) -> None:
+        """Stage what was appended; what has been sent to the backups should be on its way by now."""
+        for executor in self._appended:
+            executor.stage()
+        self._appended.clear()
 
     def _advance_copies(self, now: float) -> None:
         copying = list(self.syncing)

@@ -9,6 +9,7 @@ memory is gone; `start` builds it anew from the disk.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Final
 
@@ -51,6 +52,7 @@ from varlog.types import (
     LogStreamID,
     LogStreamIdentity,
     ReplicaState,
+    Room,
     Sequence,
     StorageNodeID,
     TopicID,
@@ -75,7 +77,7 @@ class RecordingLog:
         self._frames = frames
         self._where = where
         self.synced = storage.synced
-        self._stage_batch = storage.stage_batch
+        self._storage = storage
         self.stage_commit = storage.stage_commit
         self.stage_seal = storage.stage_seal
         self.stage_unseal = storage.stage_unseal
@@ -87,7 +89,25 @@ class RecordingLog:
         self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
     ) -> None:
         self._frames.saw(self._lsid, epoch, llsn, header.count, bytes(batch), self._where)
-        self._stage_batch(llsn, epoch, prev_sequence, batch, header)
+        self._storage.stage_batch(llsn, epoch, prev_sequence, batch, header)
+
+    @property
+    def run_room(self) -> Room:
+        return self._storage.run_room
+
+    def stage_batches(
+        self,
+        llsn: LLSN,
+        epoch: Epoch,
+        prev_sequences: Seq[int],
+        batches: Seq[bytes | memoryview],
+        headers: Seq[BatchHeader],
+    ) -> None:
+        at: int = llsn
+        for batch, header in zip(batches, headers, strict=True):
+            self._frames.saw(self._lsid, epoch, LLSN(at), header.count, bytes(batch), self._where)
+            at += header.count
+        self._storage.stage_batches(llsn, epoch, prev_sequences, batches, headers)
 
 
 class StorageNodeHost:
@@ -358,6 +378,7 @@ class StorageNodeHost:
             self.process.at(self._delay(0.0001), self._read, plan)
         self._copy()
         self.node.flush(self.process.monotonic())
+        self.node.stage()
         for lsid, storage in self.storages.items():
             if lsid not in self._busy and storage.staged and not storage.poisoned:
                 self._write_next(lsid, storage)

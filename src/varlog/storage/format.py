@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple
@@ -46,6 +47,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from varlog import batch as record_batch
+from varlog.batch import BatchHeader
 from varlog.errors import UnsupportedFormat
 from varlog.storage.files import Buffer
 from varlog.types import (
@@ -357,6 +359,36 @@ def encode_frame_header(
     rest = _FRAME_REST.pack(prev, kind, 0, 0, length, count, check, synced, llsn, epoch, prev_sequence, nonce)
     crc = crc32c(rest, offset & 0xFFFFFFFF)
     return _FRAME_START.pack(_FRAME_MAGIC_NUMBER, crc) + rest, crc
+
+
+def encode_batch_frames(
+    offset: int,
+    prev: int,
+    synced: int,
+    llsn: int,
+    epoch: int,
+    nonce: int,
+    run: Iterable[tuple[int, Buffer, BatchHeader]],
+) -> tuple[list[Buffer], list[int], list[int], int]:
+    """The frames of batches that follow one another from `offset` and `llsn` on, as headers and bodies in turn; where
+    each begins and the LLSN of each; and the crc of the last header. A batch comes with its previous sequence."""
+    frames: list[Buffer] = []
+    offsets: list[int] = []
+    llsns: list[int] = []
+    pack_rest, pack_start, unpack_start = _FRAME_REST.pack, _FRAME_START.pack, _BATCH_START.unpack_from
+    crc = prev
+    for prev_sequence, batch, header in run:
+        length, count = header[0], header[4]
+        rest = pack_rest(
+            crc, _BATCH, 0, 0, length, count, unpack_start(batch)[1], synced, llsn, epoch, prev_sequence, nonce
+        )
+        crc = crc32c(rest, offset & 0xFFFFFFFF)
+        frames += (pack_start(_FRAME_MAGIC_NUMBER, crc) + rest, batch)
+        offsets.append(offset)
+        llsns.append(llsn)
+        offset += FRAME_HEADER_BYTES + length
+        llsn += count
+    return frames, offsets, llsns, crc
 
 
 def decode_frame_header(view: memoryview, at: int, offset: int) -> FrameHeader | None:

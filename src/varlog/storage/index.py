@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from varlog.storage import format as fmt
@@ -52,6 +53,12 @@ class SegmentIndex:
         self._offsets.append(offset)
         self._sizes.append(size)
         self._llsns.append(llsn)
+
+    def add_batches(self, llsns: Sequence[int], offsets: Sequence[int], sizes: Iterable[int]) -> None:
+        """The same of several, in columns."""
+        self._offsets.extend(offsets)
+        self._sizes.extend(sizes)
+        self._llsns.extend(llsns)
 
     def add_commit(self, cc: CommitContext) -> None:
         self._commits.extend(cc)

@@ -54,7 +54,7 @@ from varlog.storage.recovery import Recovered, Recovery
 from varlog.storage.scrub import Pace, at_once, scrub
 from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
 from varlog.storage.state import EMPTY, LogState
-from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, StorageNodeID, Version
+from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, Room, StorageNodeID, Version
 
 __all__ = ["LogStreamStorage", "Recovered", "StorageOptions", "StoredBatch", "WriteGroup"]
 
@@ -272,6 +272,43 @@ class LogStreamStorage:
             group.offset = active.offset
             if active.offset >= self._segment_bytes or active.records >= limits.SEGMENT_RECORDS:
                 self._staged(active, group)
+
+    @property
+    def run_room(self) -> Room:
+        """What can be staged together before this segment, or the group that is filled, ends."""
+        active = self._active
+        if active is None:
+            return Room(0, 0, 0)
+        size = min(limits.WRITE_GROUP_BYTES - self._filling.size, self._segment_bytes - active.offset - 1)
+        return Room(limits.SEGMENT_RECORDS - active.records - 1, size, fmt.FRAME_HEADER_BYTES)
+
+    def stage_batches(
+        self,
+        llsn: LLSN,
+        epoch: Epoch,
+        prev_sequences: Sequence[int],
+        batches: Sequence[Buffer],
+        headers: Sequence[BatchHeader],
+    ) -> None:
+        """As `stage_batch` of one after another, for which there is `run_room`, in a fraction of the time."""
+        lengths = [header[0] for header in headers]
+        if list(map(len, batches)) != lengths or (max(prev_sequences) | epoch) >> 64 or min(prev_sequences) < 0:
+            raise InvalidArgument(f"batches whose headers say {lengths}, epoch {epoch}")
+        with self._lock:
+            active = self._active
+            if active is None:
+                return
+            most, room, each = self.run_room
+            if len(lengths) > most or sum(lengths) + each * len(lengths) > room:
+                raise InvalidArgument(f"{len(lengths)} batches of {sum(lengths)} bytes; there is no room for them")
+            state, group, offset = self._state, self._filling, active.offset
+            state.batches(llsn, [header[4] for header in headers], epoch)
+            frames = active.batch_frames(llsn, epoch, prev_sequences, batches, headers)
+            group.add_frames(offset, frames, active.offset - offset)
+            group.needs_sync = True
+            group.last_llsn_end = group.written_end = state.end
+            group.last_epoch = epoch
+            group.offset = active.offset
 
     def stage_commit(self, cc: CommitContext) -> None:
         """A cut whose entries are durable here. It needs no sync of its own (B9)."""

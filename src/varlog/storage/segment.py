@@ -9,11 +9,13 @@ tuple in file order, and looking one up is a bisection, because `end`, `committe
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
 
 from varlog import limits
+from varlog.batch import BatchHeader
 from varlog.storage import format as fmt
 from varlog.storage.files import Buffer
 from varlog.storage.format import Context, Footer, FrameKind, SegmentHeader
@@ -118,6 +120,22 @@ class ActiveSegment:
         self.offset = offset + size
         self.added_batch(llsn, count, offset, size)
         return header
+
+    def batch_frames(
+        self, llsn: LLSN, epoch: Epoch, prev_sequences: Sequence[int], batches: Sequence[Buffer],
+        headers: Sequence[BatchHeader],
+    ) -> list[Buffer]:  # fmt: skip
+        """The frames of several batches, one after another."""
+        run = zip(prev_sequences, batches, headers, strict=True)
+        frames, offsets, llsns, self.chain = fmt.encode_batch_frames(
+            self.offset, self.chain, self.synced, llsn, epoch, self.nonce, run
+        )
+        sizes = [fmt.FRAME_HEADER_BYTES + len(batch) for batch in batches]
+        self.index.add_batches(llsns, offsets, sizes)
+        self.offset = offsets[-1] + sizes[-1]
+        self.records += len(sizes)
+        self.segment.end = LLSN(llsns[-1] + headers[-1].count)
+        return frames
 
     def frame(self, kind: FrameKind, body: bytes = b"", llsn: int = 0, epoch: int = 0) -> bytes:
         """A whole frame of any other kind."""

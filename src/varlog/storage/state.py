@@ -10,6 +10,8 @@ is ever dropped.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from varlog.errors import ConsistencyViolation
 from varlog.storage.format import Context, Members
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
@@ -43,6 +45,14 @@ class LogState:
         if llsn != self.end or count <= 0:
             raise ConsistencyViolation(f"a batch of {count} at LLSN {llsn} does not follow the end {self.end}")
         self.end = LLSN(llsn + count)
+        if epoch > self.epoch:
+            self.epoch = epoch
+
+    def batches(self, llsn: LLSN, counts: Sequence[int], epoch: Epoch) -> None:
+        """The same of several that follow one another."""
+        if llsn != self.end or min(counts) <= 0:
+            raise ConsistencyViolation(f"batches of {counts} at LLSN {llsn} do not follow the end {self.end}")
+        self.end = LLSN(llsn + sum(counts))
         if epoch > self.epoch:
             self.epoch = epoch
 

@@ -403,6 +403,7 @@ class StorageNodeServer:
         if self._is_stopping:
             return
         self._tell_others()
+        self.node.stage()
         urgent = [replica for replica in self.replicas if replica.storage.urgent_bytes is not None]
         if not urgent:
             return

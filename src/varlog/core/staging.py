@@ -1,0 +1,101 @@
+"""Staging: how an executor's records get into its log, and its batches into the deduplication table with them.
+
+Batches cost most where they are many and small. So a primary's are held back until the executor is flushed and then
+staged together, as those are that a backup is sent together. Whatever else is staged comes after what was held back, so
+the order of the log is the order of the calls.
+
+A segment that begins carries the deduplication table as of its beginning. So no batch beyond a segment's end is in the
+table when that end is staged: batches are held back only as far as they fit before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from varlog.batch import BatchHeader
+from varlog.core.dedup import DedupTable
+from varlog.core.replicalog import ReplicaLog
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, StorageNodeID, Version
+
+
+class Staging:
+    """See the module's text."""
+
+    def __init__(self, log: ReplicaLog, dedup: DedupTable) -> None:
+        self._log = log
+        self._dedup = dedup
+        self._begin = LLSN(0)
+        self._epoch = Epoch(0)
+        self._prev_sequences: list[Sequence] = []
+        self._batches: list[bytes | memoryview] = []
+        self._headers: list[BatchHeader] = []
+        self._batches_left = self._bytes_left = self._each = 0
+        """How many more can be held back."""
+
+    def batch(
+        self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
+    ) -> None:
+        """A batch that may be held back."""
+        size = header[0] + self._each
+        if self._batches_left <= 0 or size > self._bytes_left:
+            self.flush()
+            self._batches_left, self._bytes_left, self._each = self._log.run_room
+            self._begin, self._epoch = llsn, epoch
+            size = header[0] + self._each
+        self._dedup.add(header[6], header[7], llsn, header[4])
+        if self._batches_left <= 0 or size > self._bytes_left:
+            self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
+            self._batches_left = 0
+            return
+        self._batches_left -= 1
+        self._bytes_left -= size
+        self._prev_sequences.append(prev_sequence)
+        self._batches.append(batch)
+        self._headers.append(header)
+
+    def run(
+        self,
+        llsn: LLSN,
+        epoch: Epoch,
+        prev_sequences: Seq[Sequence],
+        batches: Seq[bytes | memoryview],
+        headers: Seq[BatchHeader],
+    ) -> None:
+        """Batches that follow one another, staged at once."""
+        self.flush()
+        most, room, each = self._log.run_room
+        if len(batches) <= most and sum(map(len, batches)) + each * len(batches) <= room:
+            self._dedup.add_all(llsn, headers)
+            self._log.stage_batches(llsn, epoch, prev_sequences, batches, headers)
+            return
+        for prev_sequence, batch, header in zip(prev_sequences, batches, headers, strict=True):
+            self._dedup.add(header.writer_id, header.sequence, llsn, header.count)
+            self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
+            llsn = LLSN(llsn + header.count)
+
+    def flush(self) -> None:
+        """Stage what was held back."""
+        self._batches_left = 0
+        if self._batches:
+            self._log.stage_batches(self._begin, self._epoch, self._prev_sequences, self._batches, self._headers)
+            self._prev_sequences, self._batches, self._headers = [], [], []
+
+    def commit(self, cc: CommitContext) -> None:
+        self.flush()
+        self._log.stage_commit(cc)
+
+    def seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
+        self.flush()
+        self._log.stage_seal(epoch, llsn_end)
+
+    def unseal(self, epoch: Epoch, replicas: Seq[StorageNodeID], primary: StorageNodeID) -> None:
+        self.flush()
+        self._log.stage_unseal(epoch, replicas, primary)
+
+    def trim(self, glsn: GLSN, version: Version, epoch: Epoch) -> None:
+        self.flush()
+        self._log.stage_trim(self._log.llsn_after(glsn), glsn, version, epoch)
+
+    def flush_commits(self) -> None:
+        self.flush()
+        self._log.flush_commits()
