@@ -21,6 +21,10 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 _IOV_MAX = 1024
+_FEW = 8
+_SMALL = 512
+"""More buffers than a few, that are smaller than this on average, are copied together for less than the kernel takes to
+gather them."""
 
 
 class File(Protocol):
@@ -99,6 +103,8 @@ class OSFile:
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
+        if len(buffers) > _FEW and sum(map(len, buffers)) < _SMALL * len(buffers):
+            buffers = [b"".join(buffers)]
         for start in range(0, len(buffers), _IOV_MAX):
             chunk = buffers[start : start + _IOV_MAX]
             wanted = sum(map(len, chunk))
