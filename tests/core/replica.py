@@ -165,6 +165,7 @@ class Replica:
         prev_sequences = tuple(Sequence(sequence - 1) for sequence, *_ in batches)
         message = Replicate(LSID, Epoch(epoch), LLSN(llsn), prev_sequences, contents)
         self.executor.on_replicate(f"sn/{OTHER}", message, list(map(batch.verify, contents)))
+        self.executor.stage()
 
     def acknowledged(self, end: int, *, epoch: int = 2, accepted: bool = True, snid: int = OTHER) -> None:
         """A backup answers."""

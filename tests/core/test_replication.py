@@ -41,7 +41,7 @@ class Primary:
             data = batch_of(llsn, bytes(size))
             sequences = Sequence(llsn), Sequence(llsn - 1)
             self.pending.append(Pending(LLSN(llsn), 1, EPOCH, WriterID(1), *sequences, len(data), data))
-            self.backups.replicate(self.pending[-1], self.now)
+            self.backups.replicate(self.pending[-1:], self.now)
 
     def replicate(self, *llsns: int, size: int = 1) -> None:
         """A turn in which they are appended."""

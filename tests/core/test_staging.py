@@ -44,8 +44,7 @@ class Staged:
         return Sequence(self.sequence - 1), data, batch.verify(data)
 
     def append(self, entries: int, writer: int = 7) -> None:
-        self.staging.batch(LLSN(self.end), EPOCH, *self._new(entries, writer))
-        self.end += entries
+        self.run((entries, writer))
 
     def run(self, *batches: tuple[int, int]) -> None:
         prev_sequences, data, headers = zip(*[self._new(*each) for each in batches], strict=True)

@@ -173,14 +173,14 @@ def _fastest_replica_decides(patch: pytest.MonkeyPatch) -> None:
 
 def _reported_before_synced(patch: pytest.MonkeyPatch) -> None:
     """A batch is reported as soon as it is staged."""
-    genuine = LogStreamExecutor._stored
+    genuine = LogStreamExecutor._store_run
 
-    def stored(self: LogStreamExecutor, batches: int, entries: int, size: int) -> None:
-        genuine(self, batches, entries, size)
+    def store_run(self: LogStreamExecutor, *args: Any) -> None:
+        genuine(self, *args)
         self.durable_end = self.end
         self.changed = True
 
-    patch.setattr(LogStreamExecutor, "_stored", stored)
+    patch.setattr(LogStreamExecutor, "_store_run", store_run)
 
 
 def _restarted_primary_runs_on(patch: pytest.MonkeyPatch) -> None:

@@ -109,9 +109,9 @@ class LogStreamContext:
         self.replicas = context.running_set
         self.primary = context.primary
         self.healthy, self.fault = damage is None, damage.code if damage is not None else 0
-        for b in context.uncommitted:
-            stored = Pending(b.llsn, b.count, b.epoch, b.writer_id, b.sequence, b.prev_sequence, b.size)
-            self._pending.add(stored)
+        found = context.uncommitted
+        run = [Pending(b.llsn, b.count, b.epoch, b.writer_id, b.sequence, b.prev_sequence, b.size) for b in found]
+        self._pending.add_run(run)
         self.dedup.recover(context.dedup_snapshot, context.dedup_tail)
         self._observe(Branch.B7_STARTED_SEALING)
 

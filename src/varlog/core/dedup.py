@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from collections.abc import Sequence as Seq
 from enum import Enum
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -23,6 +24,7 @@ import msgspec
 
 from varlog import limits
 from varlog.batch import BatchHeader
+from varlog.core.messages import Append
 from varlog.errors import MalformedSnapshot
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, WriterID
 
@@ -106,6 +108,24 @@ class DedupTable:
         if sequence <= last or prev_sequence != last:
             return Fate.GAP, None
         return _NEW
+
+    def end_of_chain(self, messages: Seq[Append], headers: Seq[BatchHeader], begin: int) -> int:
+        """How far those from `begin` on, which arrive one after another, follow the one before: if the first of them is
+        new, so are the others up to there."""
+        floor, epoch, writer_id, last = self._floor, messages[begin].epoch, headers[begin][6], headers[begin][7]
+        for at in range(begin + 1, len(messages)):
+            message, header = messages[at], headers[at]
+            sequence = header[7]
+            if (
+                message.prev_sequence != last
+                or sequence <= last
+                or header[6] != writer_id
+                or message.epoch != epoch
+                or message.horizon < floor
+            ):
+                return at
+            last = sequence
+        return len(messages)
 
     def fate(self, writer_id: WriterID, sequence: Sequence, horizon: LLSN) -> tuple[Fate, Record | None]:
         """What became of a batch, as far as this log stream is concerned."""

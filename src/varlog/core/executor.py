@@ -29,7 +29,7 @@ from varlog.core.branches import Branch
 from varlog.core.dedup import Fate, Record
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Append, AppendReply, Replicate, ReplicateAck
-from varlog.core.pending import Pending, Question
+from varlog.core.pending import Pending, Question, appended, replicated
 from varlog.core.sealing import Sealing
 from varlog.core.states import RUNNING, SEALING
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, StorageNodeID, Version
@@ -57,24 +57,38 @@ class LogStreamExecutor(Sealing):
         if fate is not Fate.NEW:
             self._append_known(source, message, fate, record)
             return
-        size, _, _, _, count, _, writer_id, sequence, _, _ = header
-        if self._pending.is_full(size):
+        if self._pending.is_full(header.length):
             self._refuse(source, message, errors.Busy.code)
             return
-        llsn, epoch, batch, waiters = self.end, self.epoch, message.batch, ((source, message.request),)
-        stored = Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size, None, waiters)
-        self._pending.add(stored)
-        if self._backups is not None:
-            stored.batch = batch
-            self._backups.replicate(stored, now)
-        self._staging.batch(llsn, epoch, prev_sequence, batch, header)
-        self._stored(1, count, size)
+        self._append_run(source, (message,), (header,), now)
 
-    def _stored(self, batches: int, entries: int, size: int) -> None:
-        self.end = LLSN(self.end + entries)
-        self.batches += batches
-        self.entries += entries
-        self.bytes += size
+    def append_all(self, source: Address, messages: Seq[Append], headers: Seq[BatchHeader], now: float) -> None:
+        """As `append` of one after another. Those that follow the one before are new if that is, and taken together."""
+        at = 0
+        while at < len(messages):
+            before = self.end
+            self.append(source, messages[at], headers[at], now)
+            run = slice(at + 1, self.dedup.end_of_chain(messages, headers, at))
+            at = run.stop
+            if self.end > before and run.start < at and self._pending.takes([header[0] for header in headers[run]]):
+                self._append_run(source, messages[run], headers[run], now)
+            else:
+                for message, header in zip(messages[run], headers[run], strict=True):
+                    self.append(source, message, header, now)
+
+    def _append_run(self, source: Address, messages: Seq[Append], headers: Seq[BatchHeader], now: float) -> None:
+        run = appended(self.end, source, messages, headers, keeps=self._backups is not None)
+        self._store_run(run, [message.batch for message in messages], headers)
+        if self._backups is not None:
+            self._backups.replicate(run, now)
+
+    def _store_run(self, run: Seq[Pending], batches: Seq[bytes | memoryview], headers: Seq[BatchHeader]) -> None:
+        begin = self.end
+        self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
+        self.bytes += self._pending.add_run(run)
+        self.batches += len(run)
+        self.end = run[-1].end
+        self.entries += self.end - begin
 
     def _append_known(self, source: Address, message: Append, fate: Fate, record: Record | None) -> None:
         if fate is Fate.COMMITTED:
@@ -128,29 +142,13 @@ class LogStreamExecutor(Sealing):
             if llsn == self.end:
                 break
             misplaced += 1
-            self._check_repeated(LLSN(llsn), header)
+            self._pending.check_repeated(LLSN(llsn), header, f"log stream {self.lsid}")
             llsn += header.count
-        to = misplaced + self._pending.fitting([header[0] for header in headers[misplaced:]])
-        if misplaced < to:
-            self._store_run(message, headers, slice(misplaced, to))
+        taken = slice(misplaced, misplaced + self._pending.fitting([header[0] for header in headers[misplaced:]]))
+        if run := replicated(self.end, message, headers, taken):
+            self._store_run(run, message.batches[taken], headers[taken])
         if misplaced:
             self._send_ack(source)
-
-    def _store_run(self, message: Replicate, headers: Seq[BatchHeader], run: slice) -> None:
-        prev_sequences, batches, headers = message.prev_sequences[run], message.batches[run], headers[run]
-        begin, epoch = self.end, self.epoch
-        end, size = self._pending.add_run(begin, epoch, prev_sequences, headers)
-        self._staging.run(begin, epoch, prev_sequences, batches, headers)
-        self._stored(len(headers), end - begin, size)
-
-    def _check_repeated(self, llsn: LLSN, header: BatchHeader) -> None:
-        stored = self._pending.at(llsn)
-        if stored is not None:
-            invariants.require(
-                Invariant.ONE_CONTENT,
-                (stored.writer_id, stored.sequence) == (header.writer_id, header.sequence),
-                f"log stream {self.lsid}: two batches at LLSN {stored.llsn} in epoch {self.epoch}",
-            )
 
     def refuse_replicate(self, source: Address, message: Replicate) -> None:
         """Tell the primary of that epoch that this replica does not follow it."""
@@ -317,8 +315,9 @@ class LogStreamExecutor(Sealing):
         ended below this batch."""
         size, _, _, _, count, _, writer_id, sequence, _, _ = header
         llsn = self.end
-        self._pending.add(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
         self._staging.run(llsn, epoch, (prev_sequence,), (batch,), (header,))
+        self._staging.flush()
+        self._pending.add_run((Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size),))
         self.end = LLSN(llsn + count)
         self.epoch = max(self.epoch, epoch)
 

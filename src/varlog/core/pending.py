@@ -15,7 +15,10 @@ import msgspec
 
 from varlog import limits
 from varlog.batch import BatchHeader
+from varlog.core import invariants
 from varlog.core.address import Address
+from varlog.core.invariants import Invariant
+from varlog.core.messages import Append, Replicate
 from varlog.types import LLSN, CommitContext, Epoch, Sequence, WriterID
 
 
@@ -36,6 +39,32 @@ class Pending(msgspec.Struct, gc=False, eq=False):
     @property
     def end(self) -> LLSN:
         return LLSN(self.llsn + self.count)
+
+
+def replicated(llsn: LLSN, message: Replicate, headers: Seq[BatchHeader], taken: slice) -> list[Pending]:
+    """Batches that a backup stores from `llsn` on."""
+    epoch, run = message.epoch, []
+    for prev_sequence, header in zip(message.prev_sequences[taken], headers[taken], strict=True):
+        size, _, _, _, count, _, writer_id, sequence, _, _ = header
+        run.append(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
+        llsn = LLSN(llsn + count)
+    return run
+
+
+def appended(
+    llsn: LLSN, source: Address, messages: Iterable[Append], headers: Iterable[BatchHeader], keeps: bool
+) -> list[Pending]:
+    """Batches that a primary stores from `llsn` on, each with who waits for it."""
+    run = []
+    for message, header in zip(messages, headers, strict=True):
+        size, _, _, _, count, _, writer_id, sequence, _, _ = header
+        batch = message.batch if keeps else None
+        waiters = ((source, message.request),)
+        run.append(
+            Pending(llsn, count, message.epoch, writer_id, sequence, message.prev_sequence, size, batch, waiters)
+        )
+        llsn = LLSN(llsn + count)
+    return run
 
 
 class Question(NamedTuple):
@@ -66,33 +95,38 @@ class PendingBatches:
         too_many = len(self._batches) >= limits.MAX_UNCOMMITTED_BATCHES
         return too_many or self._bytes + size > limits.MAX_UNCOMMITTED_BYTES
 
-    def add(self, batch: Pending) -> None:
-        self._batches.append(batch)
-        self._bytes += batch.size
+    def add_run(self, batches: Seq[Pending]) -> int:
+        """Batches that follow one another; how many bytes they have in all."""
+        self._batches.extend(batches)
+        size = sum([batch.size for batch in batches])
+        self._bytes += size
+        return size
 
-    def add_run(
-        self, llsn: LLSN, epoch: Epoch, prev_sequences: Iterable[Sequence], headers: Iterable[BatchHeader]
-    ) -> tuple[LLSN, int]:
-        """Batches that follow one another from `llsn` on, for which nobody waits; their end, and their bytes in all."""
-        add, total = self._batches.append, 0
-        for prev_sequence, header in zip(prev_sequences, headers, strict=True):
-            size, _, _, _, count, _, writer_id, sequence, _, _ = header
-            add(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
-            llsn = LLSN(llsn + count)
-            total += size
-        self._bytes += total
-        return llsn, total
+    def takes(self, sizes: Seq[int]) -> bool:
+        """Whether batches of those sizes may wait, all of them."""
+        too_many = len(self._batches) + len(sizes) > limits.MAX_UNCOMMITTED_BATCHES
+        return not too_many and self._bytes + sum(sizes) <= limits.MAX_UNCOMMITTED_BYTES
 
     def fitting(self, sizes: Seq[int]) -> int:
         """How many of those batches may wait, from the first on."""
-        most, room = limits.MAX_UNCOMMITTED_BATCHES - len(self._batches), limits.MAX_UNCOMMITTED_BYTES - self._bytes
-        if len(sizes) <= most and sum(sizes) <= room:
+        if self.takes(sizes):
             return len(sizes)
+        most, room = limits.MAX_UNCOMMITTED_BATCHES - len(self._batches), limits.MAX_UNCOMMITTED_BYTES - self._bytes
         return sum(size <= room for size in islice(accumulate(sizes), max(0, most)))
 
     def at(self, llsn: LLSN) -> Pending | None:
         """The batch that begins at an LLSN."""
         return next((batch for batch in self._batches if batch.llsn == llsn), None)
+
+    def check_repeated(self, llsn: LLSN, header: BatchHeader, where: str) -> None:
+        """A batch that is here comes again, and must be the same one."""
+        stored = self.at(llsn)
+        if stored is not None:
+            invariants.require(
+                Invariant.ONE_CONTENT,
+                (stored.writer_id, stored.sequence) == (header.writer_id, header.sequence),
+                f"{where}: two batches at LLSN {stored.llsn} in epoch {stored.epoch}",
+            )
 
     def holds(self, cc: CommitContext) -> bool:
         """Every batch of a cut's range is here, written in exactly the cut's epoch (rule 7)."""

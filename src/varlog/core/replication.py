@@ -10,6 +10,7 @@ something is outstanding is given up: the caller seals itself and leaves the res
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Seq
 from itertools import islice
 from typing import Final, Protocol
 
@@ -61,16 +62,16 @@ class Backups:
         self._unsent: list[Replicable] = []
         self._backups = {snid: _Backup(snid, end, now) for snid in snids}
 
-    def replicate(self, batch: Replicable, now: float) -> None:
-        """A new batch for every backup; it is sent by `flush`."""
+    def replicate(self, batches: Seq[Replicable], now: float) -> None:
+        """New batches for every backup, which follow one another; they are sent by `flush`."""
         if not self._unsent:
             self._now = now
             end = self._end
             for backup in self._backups.values():
                 if backup.durable_end == end:  # nothing was outstanding: the waiting starts here
                     backup.heard = backup.sent = now
-        self._unsent.append(batch)
-        self._end = batch.end
+        self._unsent += batches
+        self._end = batches[-1].end
 
     def flush(self) -> None:
         """Send what is new to every backup, as few messages as it takes."""

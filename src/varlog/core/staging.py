@@ -1,8 +1,8 @@
 """Staging: how an executor's records get into its log, and its batches into the deduplication table with them.
 
-Batches cost most where they are many and small. So a primary's are held back until the executor is flushed and then
-staged together, as those are that a backup is sent together. Whatever else is staged comes after what was held back, so
-the order of the log is the order of the calls.
+Batches cost most where they are many and small. So they are held back until the executor is told to stage them, and
+then staged together. Whatever else is staged comes after what was held back, so the order of the log is the order of
+the calls.
 
 A segment that begins carries the deduplication table as of its beginning. So no batch beyond a segment's end is in the
 table when that end is staged: batches are held back only as far as they fit before it.
@@ -32,27 +32,6 @@ class Staging:
         self._batches_left = self._bytes_left = self._each = 0
         """How many more can be held back."""
 
-    def batch(
-        self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
-    ) -> None:
-        """A batch that may be held back."""
-        size = header[0] + self._each
-        if self._batches_left <= 0 or size > self._bytes_left:
-            self.flush()
-            self._batches_left, self._bytes_left, self._each = self._log.run_room
-            self._begin, self._epoch = llsn, epoch
-            size = header[0] + self._each
-        self._dedup.add(header[6], header[7], llsn, header[4])
-        if self._batches_left <= 0 or size > self._bytes_left:
-            self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
-            self._batches_left = 0
-            return
-        self._batches_left -= 1
-        self._bytes_left -= size
-        self._prev_sequences.append(prev_sequence)
-        self._batches.append(batch)
-        self._headers.append(header)
-
     def run(
         self,
         llsn: LLSN,
@@ -61,17 +40,25 @@ class Staging:
         batches: Seq[bytes | memoryview],
         headers: Seq[BatchHeader],
     ) -> None:
-        """Batches that follow one another, staged at once."""
-        self.flush()
-        most, room, each = self._log.run_room
-        if len(batches) <= most and sum(map(len, batches)) + each * len(batches) <= room:
+        """Batches that follow one another."""
+        count, size = len(batches), sum(map(len, batches))
+        if count > self._batches_left or size + count * self._each > self._bytes_left:
+            self.flush()
+            self._begin, self._epoch = llsn, epoch
+            self._batches_left, self._bytes_left, self._each = self._log.run_room
+        if count <= self._batches_left and size + count * self._each <= self._bytes_left:
             self._dedup.add_all(llsn, headers)
-            self._log.stage_batches(llsn, epoch, prev_sequences, batches, headers)
+            self._batches_left -= count
+            self._bytes_left -= size + count * self._each
+            self._prev_sequences += prev_sequences
+            self._batches += batches
+            self._headers += headers
             return
         for prev_sequence, batch, header in zip(prev_sequences, batches, headers, strict=True):
-            self._dedup.add(header.writer_id, header.sequence, llsn, header.count)
+            self._dedup.add_all(llsn, (header,))
             self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
             llsn = LLSN(llsn + header.count)
+        self._batches_left = 0
 
     def flush(self) -> None:
         """Stage what was held back."""

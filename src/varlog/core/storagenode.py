@@ -101,7 +101,8 @@ class StorageNode:
         self._hwms: dict[TopicID, GLSN] = {}
         """As of `version`."""
         self._fetched: dict[LogStreamID, float] = {}
-        self._appended: dict[LogStreamExecutor, None] = {}
+        self._unstaged: dict[LogStreamExecutor, None] = {}
+        """Those that may hold something back."""
         self._seq = 0
         self._asks = True
         self._reported = -KEEP_ALIVE
@@ -135,7 +136,7 @@ class StorageNode:
             del self._of_topic[executor.tpid]
             self._hwms.pop(executor.tpid, None)
         self._fetched.pop(lsid, None)
-        self._appended.pop(executor, None)
+        self._unstaged.pop(executor, None)
         self.syncing.drop(lsid)
         for waiting in self._waiting.pop(lsid, ()):
             self._answer_unknown(waiting.source, waiting.scan)
@@ -194,6 +195,20 @@ class StorageNode:
     def _on_part(self, executor: LogStreamExecutor, _source: Address, message: LogPart, now: float) -> None:
         self.syncing.on_part(executor, message, now)
 
+    def on_appends(self, source: Address, messages: Iterable[Append], now: float) -> None:
+        """As `on_message` of one after another, all from one source, in a fraction of the time."""
+        of_stream: dict[LogStreamID, list[Append]] = {}
+        for message in messages:
+            of_stream.setdefault(message.lsid, []).append(message)
+        for lsid, appends in of_stream.items():
+            executor, headers = self._executors.get(lsid), _verified(appends)
+            if executor is None or headers is None:
+                for append in appends:
+                    self.on_message(source, append, now)
+            else:
+                executor.append_all(source, appends, headers, now)
+                self._unstaged[executor] = None
+
     def _on_append(self, executor: LogStreamExecutor, source: Address, message: Append, now: float) -> None:
         try:
             header = batch.verify(message.batch)
@@ -203,7 +218,7 @@ class StorageNode:
             self._send(source, AppendReply(message.request, message.lsid, error.code, executor.epoch))
             return
         executor.append(source, message, header, now)
-        self._appended[executor] = None
+        self._unstaged[executor] = None
 
     def _on_replicate(self, executor: LogStreamExecutor, source: Address, message: Replicate, _now: float) -> None:
         try:
@@ -212,6 +227,7 @@ class StorageNode:
             executor.refuse_replicate(source, message)
         else:
             executor.on_replicate(source, message, headers)
+            self._unstaged[executor] = None
 
     def _answer_unknown(self, source: Address, message: Message) -> None:
         code = errors.UnknownLogStream.code
@@ -448,7 +464,7 @@ class StorageNode:
     def flush(self, now: float) -> None:
         """Send the backups what was appended, let copies go on, then report what changed, all log streams in one
         message."""
-        for executor in self._appended:
+        for executor in self._unstaged:
             executor.flush()
         if self.syncing:
             self._advance_copies(now)
@@ -457,10 +473,10 @@ class StorageNode:
             self._report(changed, now, full=False)
 
     def stage(self) -> None:
-        """Stage what was appended; what has been sent to the backups should be on its way by now."""
-        for executor in self._appended:
+        """Stage what was appended or replicated; what goes to the backups should be on its way by now."""
+        for executor in self._unstaged:
             executor.stage()
-        self._appended.clear()
+        self._unstaged.clear()
 
     def _advance_copies(self, now: float) -> None:
         copying = list(self.syncing)
@@ -491,3 +507,12 @@ class StorageNode:
     def seen_version(self) -> Version:
         """The highest version this node knows of, also from what its replicas have stored."""
         return max(self.version, *(executor.version for executor in self._executors.values()), Version(0))
+
+
+def _verified(appends: Iterable[Append]) -> list[batch.BatchHeader] | None:
+    """The headers of batches that are sound and name their writers; None if one is not."""
+    try:
+        headers = [batch.verify(append.batch) for append in appends]
+    except errors.VarlogError:
+        return None
+    return None if 0 in [header[6] for header in headers] else headers

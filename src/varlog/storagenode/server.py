@@ -132,6 +132,9 @@ class StorageNodeServer:
         """Nodes that are wanted and whose place is not known."""
         self._asked = 0.0
         self._requests = 0
+        self._appends: list[Append] = []
+        """Of the read that is being taken apart, and"""
+        self._appends_from: Address = ""
         self._is_settling = False
         self._is_writing = False
         """A group is written within `_settle`, which will see to what comes of it."""
@@ -220,6 +223,12 @@ class StorageNodeServer:
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
+        if type(message) is Append and role is Role.CLIENT:
+            if not self._appends:
+                self._appends_from = self.peers.name(connection)
+            self._appends.append(message)
+            return
+        self._take_appends()
         if role is Role.METADATA_REPOSITORY:
             self._on_metadata_message(message)
         elif type(message) not in _ACCEPTED[role]:
@@ -229,6 +238,15 @@ class StorageNodeServer:
             self._on_hosted(self.peers.name(connection), message)
         else:
             self._receive(self.peers.name(connection), message)
+
+    def _take_appends(self) -> None:
+        """What one read has brought of them is taken together."""
+        if not self._appends:
+            return
+        appends, self._appends = self._appends, []
+        if not self._is_active:
+            self._wake_up()
+        self._guarded(lambda: self.node.on_appends(self._appends_from, appends, self._loop.time()))
 
     def _on_metadata_message(self, message: Message) -> None:
         match message:
@@ -242,8 +260,11 @@ class StorageNodeServer:
     def _receive(self, source: Address, message: Message) -> None:
         if not self._is_active:
             self._wake_up()
+        self._guarded(lambda: self.node.on_message(source, message, self._loop.time()))
+
+    def _guarded(self, receive: Callable[[], None]) -> None:
         try:
-            self.node.on_message(source, message, self._loop.time())
+            receive()
         except errors.ConsistencyViolation as error:
             self._fail(error)
         except errors.InvalidArgument as error:
@@ -271,10 +292,12 @@ class StorageNodeServer:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__}")
 
     def on_turn(self, _connection: Connection) -> None:
+        self._take_appends()
         self.peers.flush()
         self._settle_soon()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
+        self._take_appends()
         address = self.peers.drop(connection)
         if address is not None and error is not None:
             self._log.info("connection closed", peer=address, reason=str(error))
