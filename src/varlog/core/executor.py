@@ -84,7 +84,10 @@ class LogStreamExecutor(Sealing):
 
     def _store_run(self, run: Seq[Pending], batches: Seq[bytes | memoryview], headers: Seq[BatchHeader]) -> None:
         begin = self.end
-        self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
+        if len(run) == 1:
+            self._staging.batch(begin, self.epoch, run[0].prev_sequence, batches[0], headers[0])
+        else:
+            self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
         self.bytes += self._pending.add_run(run)
         self.batches += len(run)
         self.end = run[-1].end
@@ -315,8 +318,7 @@ class LogStreamExecutor(Sealing):
         ended below this batch."""
         size, _, _, _, count, _, writer_id, sequence, _, _ = header
         llsn = self.end
-        self._staging.run(llsn, epoch, (prev_sequence,), (batch,), (header,))
-        self._staging.flush()
+        self._staging.batch(llsn, epoch, prev_sequence, batch, header)
         self._pending.add_run((Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size),))
         self.end = LLSN(llsn + count)
         self.epoch = max(self.epoch, epoch)

@@ -1,8 +1,8 @@
 """Staging: how an executor's records get into its log, and its batches into the deduplication table with them.
 
-Batches cost most where they are many and small. So they are held back until the executor is told to stage them, and
-then staged together. Whatever else is staged comes after what was held back, so the order of the log is the order of
-the calls.
+Batches cost most where they are many and small. So those that come together are held back until the executor is told to
+stage them, and then staged together. Whatever else is staged comes after what was held back, so the order of the log is
+the order of the calls.
 
 A segment that begins carries the deduplication table as of its beginning. So no batch beyond a segment's end is in the
 table when that end is staged: batches are held back only as far as they fit before it.
@@ -32,6 +32,14 @@ class Staging:
         self._batches_left = self._bytes_left = self._each = 0
         """How many more can be held back."""
 
+    def batch(
+        self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
+    ) -> None:
+        """A batch that came alone: nothing is gained by holding it back."""
+        self.flush()
+        self._dedup.add(header.writer_id, header.sequence, llsn, header.count)
+        self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
+
     def run(
         self,
         llsn: LLSN,
@@ -55,10 +63,8 @@ class Staging:
             self._headers += headers
             return
         for prev_sequence, batch, header in zip(prev_sequences, batches, headers, strict=True):
-            self._dedup.add_all(llsn, (header,))
-            self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
+            self.batch(llsn, epoch, prev_sequence, batch, header)
             llsn = LLSN(llsn + header.count)
-        self._batches_left = 0
 
     def flush(self) -> None:
         """Stage what was held back."""

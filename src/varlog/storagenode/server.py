@@ -243,10 +243,13 @@ class StorageNodeServer:
         """What one read has brought of them is taken together."""
         if not self._appends:
             return
-        appends, self._appends = self._appends, []
+        source, appends, self._appends = self._appends_from, self._appends, []
+        if len(appends) == 1:
+            self._receive(source, appends[0])
+            return
         if not self._is_active:
             self._wake_up()
-        self._guarded(lambda: self.node.on_appends(self._appends_from, appends, self._loop.time()))
+        self._guarded(lambda: self.node.on_appends(source, appends, self._loop.time()))
 
     def _on_metadata_message(self, message: Message) -> None:
         match message:
