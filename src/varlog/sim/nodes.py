@@ -23,6 +23,7 @@ from varlog.core.identity import SECRET_BYTES
 from varlog.core.messages import (
     AddLogStream,
     AdoptIdentity,
+    Append,
     Decided,
     GetInfo,
     Info,
@@ -62,6 +63,8 @@ CID: Final = ClusterID(1)
 TICK: Final = 0.1
 SYNC_SECONDS: Final = 0.004
 """A disk slow enough that something is under way whenever a fault strikes."""
+READ_SECONDS: Final = 0.00001
+"""What a client sent within so short a time comes with one read."""
 ANNOUNCE_EVERY: Final = 0.5
 """There are no connections whose beginning would be the time for it."""
 _VOLUME: Final = "/volume"
@@ -142,6 +145,9 @@ class StorageNodeHost:
         self._removals: dict[LogStreamID, Callable[[], None]] = {}
         """Replicas that are served no more, and what follows when their files are not in use."""
         self._wake: float | None = None
+        self._appends: list[Append] = []
+        """Of the read that is under way, and"""
+        self._appends_from = ""
         self.storages: dict[LogStreamID, LogStreamStorage] = {}
         self.stopped: errors.VarlogError | None = None
         """Why the node ended itself, if it did."""
@@ -163,6 +169,7 @@ class StorageNodeHost:
         self._busy.clear()
         self._removals.clear()
         self._wake = None
+        self._appends = []
         self.storages.clear()
         try:
             self.disk.mkdir(self._path)
@@ -248,8 +255,27 @@ class StorageNodeHost:
     # Events
 
     def _receive(self, source: str, message: Message) -> None:
+        if not isinstance(message, Append) or source != self._appends_from:
+            self._take_appends()
+        if not self.process.alive:
+            return  # which what came before has ended
+        if not isinstance(message, Append):
+            self._guarded(lambda: self._handle(source, message))
+            return
+        if not self._appends:
+            self._appends_from = source
+            self.process.at(READ_SECONDS, self._take_appends)
+        self._appends.append(message)
+
+    def _take_appends(self) -> None:
+        """What one read has brought of them is taken together, as the server does."""
+        appends, self._appends = self._appends, []
+        if appends:
+            self._guarded(lambda: self.node.on_appends(self._appends_from, appends, self.process.monotonic()))
+
+    def _guarded(self, receive: Callable[[], None]) -> None:
         try:
-            self._handle(source, message)
+            receive()
         except (errors.ConsistencyViolation, errors.WrongIdentity) as error:
             self._stop(error)
             return
