@@ -6,6 +6,7 @@ JOBS   ?= 2
 SEEDS  ?= 1000
 ROUNDS ?= 30
 SEED   ?= 1
+RUNS   ?= 20
 
 VENV  := .venv
 STAMP := $(VENV)/.installed
@@ -45,7 +46,7 @@ typecheck: $(STAMP) ## mypy --strict over everything
 
 .PHONY: bench
 bench: $(STAMP) ## measure everything; writes tables, pictures and JSON to benchmarks/results
-	failed=0; $(RUN) -m benchmarks.core || failed=1; $(RUN) -m benchmarks.cluster || failed=1; exit $$failed
+	failed=0; for part in core cluster faults; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
 
 .PHONY: bench-core
 bench-core: $(STAMP) ## measure storage, metadata and simulator
@@ -54,6 +55,10 @@ bench-core: $(STAMP) ## measure storage, metadata and simulator
 .PHONY: bench-cluster
 bench-cluster: $(STAMP) ## measure a cluster of real processes on this machine; takes ten minutes
 	$(RUN) -m benchmarks.cluster
+
+.PHONY: bench-faults
+bench-faults: $(STAMP) ## measure how long appends wait when nodes fail, rejoin, move; takes twenty minutes (RUNS=20)
+	$(RUN) -m benchmarks.faults --runs $(RUNS)
 
 .PHONY: sim
 sim: $(STAMP) ## look for a seed that breaks the log (SEEDS=1000 JOBS=2)
