@@ -93,7 +93,8 @@ def _teach(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterat
 
 
 def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterator[Step]:
-    """What is to be done for a node outside of the set to have a sound replica that lacks little; nothing if it has."""
+    """What is to be done for a node to have a sound replica that lacks little; nothing if it has. It is outside of the
+    set, or has lost its replica."""
     snid = learner.snid
     assert snid is not None
     replica = situation.world.replica(snid, stream.lsid)
@@ -101,9 +102,8 @@ def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iter
         why = f"{name(stream)}: node {snid} is to have a replica, to take the place of one that is missing"
         yield Step(node_address(snid), AddLogStream(situation.request(), stream.tpid, stream.lsid, learner.volume), why)
     elif not replica.healthy:
-        if snid not in stream.replicas:
-            why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"
-            yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, failed_only=True), why)
+        why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"
+        yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, failed_only=True), why)
     elif not has_caught_up(stream, replica):
         yield copy(situation, stream, snid, replica)
 
@@ -111,7 +111,7 @@ def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iter
 def copy(situation: Situation, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> Step:
     """Let a replica copy what it lacks. Asked again while it does, which keeps it going."""
     is_learner = snid not in stream.replicas
-    sources = _sources(situation, stream, snid)
+    sources = _sources(situation, stream)
     if replica.source in sources:
         source = replica.source
     else:
@@ -130,7 +130,7 @@ def copy(situation: Situation, stream: StreamInfo, snid: StorageNodeID, replica:
     return Step(node_address(snid), sync, why)
 
 
-def _sources(situation: Situation, stream: StreamInfo, target: StorageNodeID) -> list[StorageNodeID]:
+def _sources(situation: Situation, stream: StreamInfo) -> list[StorageNodeID]:
     """Whom a replica may copy from, who gives fewest copies first and the primary of a running log stream last."""
     runs = stream.status is StreamStatus.RUNNING
     state = ReplicaState.RUNNING if runs else ReplicaState.SEALED
@@ -138,7 +138,6 @@ def _sources(situation: Situation, stream: StreamInfo, target: StorageNodeID) ->
         snid
         for snid, replica in situation.world.replicas(stream.lsid).items()
         if (replica.state, replica.epoch) == (state, stream.epoch)
-        and snid != target
         and (not runs or snid in stream.replicas)
         and not situation.fault(stream, snid)
     ]
