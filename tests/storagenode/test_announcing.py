@@ -3,6 +3,7 @@ from it."""
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def test_B11_a_copy_does_not_take_part_while_the_node_runs_nor_the_node_once_the
         async with Small(tmp_path) as small:
             await small.start()
             await settled(small, 1)
-            shutil.copytree(small.volumes(1)[0], tmp_path / "copy")
+            await asyncio.to_thread(shutil.copytree, small.volumes(1)[0], tmp_path / "copy")
             original = small.nodes[1]
             copied = await small.start_node(1, volumes=[str(tmp_path / "copy")])
             await until(lambda: bool(copied.announcing.refusal))
@@ -83,6 +84,7 @@ def test_B11_a_copy_does_not_take_part_while_the_node_runs_nor_the_node_once_the
             assert original.address in copied.announcing.refusal
             assert health(copied).status == "refused"
             assert health(original).status == "ok"
+            await small.running()
             assert (await small.append(b"x")).code == 0
             assert recorded(small, 1).address == original.address
             await original.stop()
@@ -106,7 +108,7 @@ def test_B11_an_older_copy_stops_at_once(tmp_path: Path) -> None:
             await small.start(streams=0)
             await settled(small, 2)
             await small.stop_node(2)
-            shutil.copytree(small.volumes(2)[0], tmp_path / "copy")
+            await asyncio.to_thread(shutil.copytree, small.volumes(2)[0], tmp_path / "copy")
             await small.start_node(2)
             await settled(small, 2)
             await small.stop_node(2)
