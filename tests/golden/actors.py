@@ -1,7 +1,8 @@
 """The processes of a golden script: production core and storage on a simulated disk, and nothing that moves by itself.
 
 Each actor is handed messages and told to write what it has staged; what it sends goes to the stage. A crash takes its
-memory, a power loss also what was not synced, all of it unless the script says otherwise.
+memory, a power loss also what was not synced, all of it unless the script says otherwise. What others copy from a node
+is read at once, and so is a replica made, removed or made anew.
 """
 
 from __future__ import annotations
@@ -10,19 +11,44 @@ from collections.abc import Collection
 from itertools import count
 
 from varlog import errors
-from varlog.core.address import Address, Send, node_address
+from varlog.core.address import METADATA_REPOSITORY, Address, Send, node_address
 from varlog.core.branches import Branch, Observe
 from varlog.core.executor import LogStreamExecutor
-from varlog.core.messages import Message, Scan, StoredLine
+from varlog.core.messages import (
+    AddLogStream,
+    AdoptIdentity,
+    Decided,
+    GetInfo,
+    Info,
+    Message,
+    RemoveLogStream,
+    ReplicaReply,
+    Scan,
+    StoredLine,
+)
 from varlog.core.metarepo import MetadataRepository, Role, entry_key
 from varlog.core.metastate import AnyEntry, decode_entry
+from varlog.core.proving import Outcome, Prover
+from varlog.core.replicalog import CopiedPart
 from varlog.core.storagenode import StorageNode
 from varlog.core.store import ReadOutcome, ReadResult
 from varlog.metarepo.journal import Journal, JournalOptions
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Content, FileImage, Image, NameKind, Write, apply
+from varlog.storage.copying import base_of
+from varlog.storage.format import LogBase
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.types import ClusterID, LogStreamID, LogStreamIdentity, StorageNodeID, TopicID
+from varlog.storagenode.identity import Secrets
+from varlog.types import (
+    LLSN,
+    ClusterID,
+    Epoch,
+    LogStreamID,
+    LogStreamIdentity,
+    ReplicaState,
+    StorageNodeID,
+    TopicID,
+)
 
 CID = ClusterID(1)
 TOPIC = TopicID(1)
@@ -54,36 +80,53 @@ def lose_power(disk: SimDisk, lost: Collection[int] | None) -> tuple[SimDisk, in
 class StorageNodeActor:
     """One storage node and its disk."""
 
-    def __init__(self, snid: StorageNodeID, send: Send, observe: Observe, *, sync: bool) -> None:
+    def __init__(self, snid: StorageNodeID, send: Send, observe: Observe, *, sync: bool, announces: bool) -> None:
         self.address = node_address(snid)
         self.snid = snid
-        self.disk = SimDisk()
         self.alive = False
+        self.stopped = ""
+        """Why it ended itself, if it did."""
         self._send = send
         self._observe = observe
+        self._announces = announces
         nonces = count(snid * 1000)
         self._options = StorageOptions(segment_bytes=1 << 16, sync=sync, nonce=lambda: next(nonces))
-        self._boot = 0
-        self._lsids: list[LogStreamID] = []
+        self._secrets_made = count(1)
+        self._starts = 0
+        self.disk = SimDisk()
         self.disk.mkdir("/volume")
         self.start()
 
+    @property
+    def _path(self) -> str:
+        return f"/volume/cid={CID}/snid={self.snid}"
+
     def start(self) -> None:
         """Recover what is on the disk (B3)."""
-        self.alive = True
-        self._boot += 1
-        self.node = StorageNode(self.snid, self._boot, self._send, self._observe)
+        self.alive, self.stopped = True, ""
+        self._starts += 1
+        self._requests = count(1)
+        self.disk.mkdir(self._path)
+        secrets = Secrets.load(self.disk, CID, self.snid, [self._path], [])
+        self._prover = Prover(self.snid, self._starts, secrets, self._random_bytes)
+        self.node = StorageNode(self.snid, self._prover.boot, self._send, self._observe)
         self._storages: dict[LogStreamID, LogStreamStorage] = {}
-        for lsid in self._lsids:
-            self._serve(lsid, LogStreamStorage.open(self.disk, *self._place(lsid), self._options))
+        for name in self.disk.listdir(self._path):
+            if name.startswith("lsid="):
+                lsid = LogStreamID(int(name.removeprefix("lsid=")))
+                self._serve(lsid, LogStreamStorage.open(self.disk, *self._place(lsid), self._options))
+        if self._announces:
+            self._announce()
 
-    def add_log_stream(self, lsid: LogStreamID) -> None:
-        self._lsids.append(lsid)
-        self._serve(lsid, LogStreamStorage.create(self.disk, *self._place(lsid), self._options))
+    def _random_bytes(self) -> bytes:
+        """A secret that shows whose it is, and which one: nobody guesses on a stage."""
+        return bytes([self.snid, next(self._secrets_made)] * 16)
+
+    def add_log_stream(self, lsid: LogStreamID, base: LogBase | None = None) -> None:
+        self._serve(lsid, LogStreamStorage.create(self.disk, *self._place(lsid), self._options, base))
 
     def _place(self, lsid: LogStreamID) -> tuple[str, LogStreamIdentity]:
-        identity = LogStreamIdentity(CID, self.snid, TOPIC, lsid)
-        return f"/volume/cid={CID}/snid={self.snid}/lsid={lsid}", identity
+        return f"{self._path}/lsid={lsid}", LogStreamIdentity(CID, self.snid, TOPIC, lsid)
 
     def _serve(self, lsid: LogStreamID, storage: LogStreamStorage) -> None:
         executor = LogStreamExecutor(self.snid, TOPIC, lsid, storage, self._send, self._observe)
@@ -93,6 +136,14 @@ class StorageNodeActor:
             self._observe(Branch.B10_PARTIAL_COMMIT)
         self._storages[lsid] = storage
         self.node.add(executor)
+
+    def remove_log_stream(self, lsid: LogStreamID) -> None:
+        self.node.remove(lsid)
+        self._storages.pop(lsid).abandon()
+        path, _ = self._place(lsid)
+        for name in self.disk.listdir(path):
+            self.disk.unlink(f"{path}/{name}")
+        self.disk.rmdir(path)
 
     def crash(self) -> None:
         self.alive = False
@@ -104,8 +155,88 @@ class StorageNodeActor:
         self.disk, writes = lose_power(self.disk, lost)
         return writes
 
+    def lose_disk(self) -> None:
+        """The disk is gone, and there is an empty one in its place. The process does not run."""
+        self.alive = False
+        self.disk = SimDisk()
+        self.disk.mkdir("/volume")
+        self._starts = 0
+
+    def info(self, request: int, now: float) -> Info:
+        """What the node says of itself."""
+        replicas = tuple(executor.info() for executor in self.node.executors)
+        identified = self._prover.is_identified or not self._announces
+        unanswered = self.node.unanswered(now)
+        return Info(
+            request, self.snid, self.node.boot, replicas, self.address, is_identified=identified, unanswered=unanswered
+        )
+
     def receive(self, source: Address, message: Message, now: float) -> None:
-        self.node.on_message(source, message, now)
+        try:
+            self._handle(source, message, now)
+        except errors.WrongIdentity as error:
+            self.stopped = str(error)
+            self.crash()
+            return
+        self._settle(now)
+
+    def _handle(self, source: Address, message: Message, now: float) -> None:
+        match message:
+            case GetInfo(request):
+                self._send(source, self.info(request, now))
+            case AddLogStream(request, _, lsid):
+                if lsid not in self._storages:
+                    self.add_log_stream(lsid)
+                self._reply(source, request, lsid)
+            case RemoveLogStream(request, lsid):
+                if lsid in self._storages and self._may_remove(message):
+                    self.remove_log_stream(lsid)
+                self._reply(source, request, lsid)
+            case AdoptIdentity():
+                self._send(source, self._prover.adopt(message))
+                self.node.boot = self._prover.boot
+                self._announce()
+            case Decided():
+                if self._prover.on_decided(message) is Outcome.PROVEN:
+                    self._announce()
+            case _:
+                self.node.on_message(source, message, now)
+
+    def _announce(self) -> None:
+        """Say where it is and who it is, as after every connect."""
+        self._send(METADATA_REPOSITORY, self._prover.announce(next(self._requests), self.address, ()))
+
+    def _may_remove(self, message: RemoveLogStream) -> bool:
+        executor = self._executor(message.lsid)
+        return not (message.new_only and executor.epoch) and not (message.failed_only and executor.healthy)
+
+    def _executor(self, lsid: LogStreamID) -> LogStreamExecutor:
+        return next(executor for executor in self.node.executors if executor.lsid == lsid)
+
+    def _reply(self, source: Address, request: int, lsid: LogStreamID) -> None:
+        """The answer to AddLogStream and RemoveLogStream; LLSN 0 says that there is nothing."""
+        epoch, state, end = Epoch(0), ReplicaState.SEALING, LLSN(0)
+        if lsid in self._storages:
+            executor = self._executor(lsid)
+            epoch, state, end = executor.epoch, executor.state, executor.committed_end
+        self._send(source, ReplicaReply(request, lsid, 0, self.snid, epoch, state, end))
+
+    def _settle(self, now: float) -> None:
+        """After everything that happens: give parts of the log to others, begin anew, report, stage."""
+        syncing = self.node.syncing
+        fetches, syncing.fetches = syncing.fetches, []
+        for plan in fetches:
+            result: CopiedPart | errors.VarlogError
+            try:
+                storage, fetch = self._storages[plan.executor.lsid], plan.fetch
+                result = storage.copy_from(fetch.llsn_begin, fetch.after, fetch.max_bytes, plan.executor.dedup.fold)
+            except errors.VarlogError as error:
+                result = error
+            self.node.finish_fetch(plan, result)
+        restarts, syncing.restarts = syncing.restarts, []
+        for restart in restarts:
+            self.remove_log_stream(restart.executor.lsid)
+            self.add_log_stream(restart.executor.lsid, base_of(restart.base, restart.epoch))
         self.node.flush(now)
         self.node.stage()
 
@@ -126,28 +257,32 @@ class StorageNodeActor:
 
     def tick(self, now: float) -> None:
         self.node.tick(now)
-        self.node.flush(now)
-        self.node.stage()
+        self._settle(now)
 
     @property
     def staged(self) -> bool:
-        return self.alive and any(storage.staged for storage in self._storages.values())
+        return self.alive and any(storage.staged and not storage.poisoned for storage in self._storages.values())
 
     def sync(self, now: float) -> None:
         """Write everything staged, and sync what needs it."""
-        for lsid, storage in self._storages.items():
-            while (group := storage.take()) is not None:
-                storage.write(group)
-                if group.needs_sync:
-                    storage.sync(group)
-                storage.finish(group)
-                if group.needs_sync:
-                    last = None
-                    if group.last_epoch is not None and group.last_llsn_end is not None:
-                        last = (group.last_epoch, group.last_llsn_end)
-                    self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
-        self.node.flush(now)
-        self.node.stage()
+        for lsid, storage in list(self._storages.items()):
+            try:
+                self._write(lsid, storage)
+            except errors.VarlogError as error:
+                self.node.on_failed(lsid, error)
+        self._settle(now)
+
+    def _write(self, lsid: LogStreamID, storage: LogStreamStorage) -> None:
+        while not storage.poisoned and (group := storage.take()) is not None:
+            storage.write(group)
+            if group.needs_sync:
+                storage.sync(group)
+            storage.finish(group)
+            if group.needs_sync:
+                last = None
+                if group.last_epoch is not None and group.last_llsn_end is not None:
+                    last = (group.last_epoch, group.last_llsn_end)
+                self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
 
 
 class MetadataActor:

@@ -16,32 +16,40 @@ from typing import NamedTuple
 
 from tests.golden import words
 from tests.golden.actors import TOPIC, MetadataActor, StorageNodeActor
+from tests.golden.manager import ManagerActor, request_of
+from tests.golden.view import View, changes
 from varlog import limits
 from varlog.core.address import METADATA_REPOSITORY, Address
 from varlog.core.appending import Outcome, Writer
 from varlog.core.branches import Branch
 from varlog.core.describing import describe
-from varlog.core.executor import LogStreamExecutor
-from varlog.core.manager import reconcile
+from varlog.core.manager import Step
 from varlog.core.messages import (
     AppendReplies,
     AppendReply,
     CreateStream,
     CreateTopic,
     Decided,
-    Info,
     Message,
     RegisterNode,
     RegisterStream,
     Scan,
     SealStream,
+    Sync,
+    TrimTopic,
+    Unseal,
 )
 from varlog.core.routing import Routing
-from varlog.core.world import Memory, World
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, WriterID
+from varlog.sim.disk import SimDisk
+from varlog.sim.medium import Image
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, WriterID
 
 MANAGER = "manager"
 READER = "reader"
+LOOK_SECONDS = 0.2
+"""Between two looks of the manager, where a script leaves it to itself;"""
+QUIET_LOOKS = 8
+"""and after so many of them without anything new nothing more is expected."""
 
 
 class Letter(NamedTuple):
@@ -60,51 +68,6 @@ def _sent(letters: list[Letter]) -> Iterator[str]:
     for kind in dict.fromkeys(type(letter.message).__name__ for letter in letters):
         targets = [letter.target for letter in letters if type(letter.message).__name__ == kind]
         yield f"{letters[0].source} sends {kind} to {', '.join(targets)}"
-
-
-class View(NamedTuple):
-    """What of a replica is worth a line when it changes."""
-
-    state: ReplicaState
-    epoch: Epoch
-    end: LLSN
-    durable_end: LLSN
-    committed_end: LLSN
-    local_hwm: GLSN
-    global_hwm: GLSN
-    healthy: bool
-
-    @classmethod
-    def of(cls, executor: LogStreamExecutor) -> View:
-        return cls(
-            executor.state,
-            executor.epoch,
-            executor.end,
-            executor.durable_end,
-            executor.committed_end,
-            executor.local_hwm,
-            executor.global_hwm,
-            executor.healthy,
-        )
-
-    def changes(self, after: View) -> Iterator[str]:
-        if after.end > self.end:
-            yield f"stores LLSN {words.span(self.end, after.end)}"
-        if after.durable_end > self.durable_end:
-            yield f"LLSN {words.span(self.durable_end, after.durable_end)} is durable"
-        if after.committed_end > self.committed_end:
-            count = after.committed_end - self.committed_end
-            glsns = words.span(after.local_hwm + 1 - count, after.local_hwm + 1)
-            llsns = words.span(self.committed_end, after.committed_end)
-            yield f"commits LLSN {llsns} as GLSN {glsns}, complete to GLSN {after.global_hwm}"
-        elif after.global_hwm > self.global_hwm:
-            yield f"complete to GLSN {after.global_hwm}"
-        if after.end < self.end:
-            yield f"drops LLSN {words.span(after.end, self.end)}"
-        if (after.state, after.epoch) != (self.state, self.epoch):
-            yield f"{self.state.name} in epoch {self.epoch} -> {after.state.name} in epoch {after.epoch}"
-        if not after.healthy and self.healthy:
-            yield "needs repair"
 
 
 class Client:
@@ -142,8 +105,8 @@ class Stage:
         self._clients: dict[Address, Client] = {}
         self._trace: list[str] = []
         self._asides: list[str] = []
-        self._requests = count(1)
-        self._memory = Memory()
+        self._manager = ManagerActor(self._sender(MANAGER), self._trace_indented)
+        self._backups: dict[Address, Image] = {}
         self._version = 0
         """The last decision that was told."""
 
@@ -165,14 +128,18 @@ class Stage:
         yield
         if actor == METADATA_REPOSITORY and self._mr.repository.state.version > self._version:
             self._tell_decisions()
-        for lsid, view in self._views(actor).items():
-            self._trace += [f"    {actor} ls {lsid}: {line}" for line in before.get(lsid, view).changes(view)]
+        self._trace += [f"    {actor} {line}" for line in changes(before, self._views(actor))]
         self._trace += [f"    ({aside})" for aside in self._asides]
         self._trace += [f"    {line}" for line in _sent(self._flight[sent:])]
 
+    def _trace_indented(self, line: str) -> None:
+        self._trace.append(f"    {line}")
+
     def _views(self, actor: Address) -> dict[LogStreamID, View]:
         node = self._nodes.get(actor)
-        return {executor.lsid: View.of(executor) for executor in node.node.executors} if node is not None else {}
+        if node is None:
+            return {}
+        return {executor.lsid: View.of(executor, node.node) for executor in node.node.executors}
 
     def _tell_decisions(self) -> None:
         for version, entry in self._mr.entries(self._version):
@@ -189,21 +156,30 @@ class Stage:
     # Setting the stage
 
     def do_cluster(self, *settings: str) -> None:
-        """nodes=N rf=N streams=N [sync=off]: a new cluster, set up and running."""
+        """nodes=N rf=N streams=N [min=N] [sync=off] [secrets=on] [registered=N]: a new cluster, set up and running.
+        With secrets its nodes prove who they are; only so many of them are registered."""
         wanted = dict(setting.split("=") for setting in settings)
         self._clear()
         self._mr = MetadataActor(self._sender(METADATA_REPOSITORY), self._observe)
+        secrets, sync = wanted.get("secrets") == "on", wanted.get("sync") != "off"
         snids = [StorageNodeID(n + 1) for n in range(int(wanted["nodes"]))]
         for snid in snids:
-            sync = wanted.get("sync") != "off"
-            node = StorageNodeActor(snid, self._sender(f"sn/{snid}"), self._observe, sync=sync)
+            send = self._sender(f"sn/{snid}")
+            node = StorageNodeActor(snid, send, self._observe, sync=sync, announces=secrets)
             self._nodes[node.address] = node
-            self._ask(RegisterNode(0, snid))
+        self.do_settle()
+        registered = snids[: int(wanted.get("registered", len(snids)))]
+        for snid in registered:
+            if secrets:
+                self._manager.operate(request_of("add-node", [f"sn/{snid}"]))
+                self.do_settle()
+            else:
+                self._ask(RegisterNode(0, snid))
         factor = int(wanted["rf"])
-        self._ask(CreateTopic(0, "log", factor, min(2, factor)))
+        self._ask(CreateTopic(0, "log", factor, int(wanted.get("min", min(2, factor)))))
         for n in range(int(wanted["streams"])):
             lsid = LogStreamID(self._ask(CreateStream(0, TOPIC)).value)
-            replicas = tuple((snids * 2)[n % len(snids) :][:factor])
+            replicas = tuple((registered * 2)[n % len(registered) :][:factor])
             for snid in replicas:
                 self._nodes[f"sn/{snid}"].add_log_stream(lsid)
             self._ask(RegisterStream(0, lsid, replicas))
@@ -213,11 +189,12 @@ class Stage:
         self.do_show("all")
 
     def _ask(self, message: Message) -> Decided:
-        self._mr.receive(MANAGER, message, self._now)
+        self._mr.receive(READER, message, self._now)
         self._mr.sync()
-        answer = next(letter.message for letter in self._flight if isinstance(letter.message, Decided))
-        self._flight = [letter for letter in self._flight if letter.message is not answer]
-        return answer
+        answer = next(letter for letter in self._flight if letter.target == READER)
+        self._flight.remove(answer)
+        assert isinstance(answer.message, Decided)
+        return answer.message
 
     # Messages
 
@@ -255,14 +232,22 @@ class Stage:
     def _deliver(self, letter: Letter) -> None:
         self._flight.remove(letter)
         source, target, message = letter
+        if (node := self._nodes.get(target)) is not None and not node.alive:
+            self._trace.append(f"lost: {letter}")
+            return
         with self._event(target, str(letter)):
             if target in self._clients and isinstance(message, AppendReply):
                 self._clients[target].writer.on_reply(message, self._now)
             elif target in self._clients and isinstance(message, AppendReplies):
                 for reply in message.each():
                     self._clients[target].writer.on_reply(reply, self._now)
-            elif target in self._nodes:
-                self._nodes[target].receive(source, message, self._now)
+            elif (node := self._nodes.get(target.removeprefix("at/"))) is not None:
+                node.receive(source, message, self._now)
+                if node.stopped:
+                    self._trace_indented(f"{node.address} stops")
+                    self._mr.repository.on_closed(node.address)
+            elif target == MANAGER:
+                self._manager.receive(message)
             elif target == METADATA_REPOSITORY:
                 self._mr.receive(source, message, self._now)
 
@@ -291,7 +276,12 @@ class Stage:
         """ACTOR [power [lose=N,N]]: the process dies; with power, its unsynced writes are gone, or only those."""
         lost = [letter for letter in self._flight if letter.target == actor]
         self._flight = [letter for letter in self._flight if letter.target != actor]
-        if actor == METADATA_REPOSITORY:
+        if actor in self._nodes:
+            self._mr.repository.on_closed(actor)
+        if actor == MANAGER:
+            self._manager.start()
+            self._trace.append("manager: killed, and another one started; it remembers nothing")
+        elif actor == METADATA_REPOSITORY:
             self._mr.crash()
             self._trace.append("mr: killed")
         elif not how:
@@ -315,6 +305,29 @@ class Stage:
         with self._event(actor, f"{actor}: starts"):
             self._nodes[actor].start()
         self.do_show(actor)
+
+    def do_fault(self, actor: str, what: str) -> None:
+        """SN sync|disk: its next sync fails; or it is killed, and its disk is lost and an empty one in its place."""
+        node = self._nodes[actor]
+        if what == "sync":
+            node.disk.fail_syncs(prefix=f"/volume/cid=1/snid={node.snid}/lsid=1")
+            self._trace.append(f"{actor}: the next sync of its disk will fail")
+        else:
+            node.lose_disk()
+            self._mr.repository.on_closed(actor)
+            self._flight = [letter for letter in self._flight if letter.target != actor]
+            self._trace.append(f"{actor}: killed; its disk is lost, and an empty one is in its place")
+
+    def do_backup(self, actor: str) -> None:
+        """SN: somebody makes a copy of its disk."""
+        self._backups[actor] = self._nodes[actor].disk.image()
+        self._trace.append(f"{actor}: its disk is copied")
+
+    def do_restore(self, actor: str) -> None:
+        """SN: the process dies, and the copy of its disk is put in its place."""
+        self.do_crash(actor)
+        self._nodes[actor].disk = SimDisk.from_image(self._backups[actor])
+        self._trace.append(f"{actor}: the copy is put in the place of its disk")
 
     # Time
 
@@ -342,46 +355,83 @@ class Stage:
         staged = [address for address, node in self._nodes.items() if node.staged]
         return [*staged, METADATA_REPOSITORY] if self._mr.alive else staged
 
+    def do_go(self) -> None:
+        """As settle, and tells less: what changed, and what the manager says and hears; not the reports and commits
+        that go on all the time."""
+        self.do_settle()
+        self._trace = list(words.gist(self._trace))
+
     # The manager
 
     def do_manager(self) -> None:
         """The manager looks at the world once and asks for what follows."""
         with self._event(MANAGER, None):
             for step in self._steps():
-                self._trace.append(f"manager: {step}")
+                self._trace.append(f"manager: {step.sentence}")
 
-    def _steps(self) -> list[str]:
-        infos = {
-            node.snid: Info(0, node.snid, node.node.boot, tuple(e.info() for e in node.node.executors))
-            for node in self._nodes.values()
-            if node.alive
+    def _steps(self) -> list[Step]:
+        self._look()
+        return self._manager.steps(lambda snid: self._nodes[f"sn/{snid}"].alive)
+
+    def _look(self) -> None:
+        """Whoever is alive answers at once, unless nothing of it reaches anybody."""
+        answering = [partial(node.info, now=self._now) for node in self._nodes.values() if node.alive]
+        self._manager.look(describe(self._mr.repository.state, 0), answering, self._now)
+
+    def do_operator(self, name: str, *settings: str) -> None:
+        """WHAT [SETTING...]: an operator asks the manager for something (`manager.request_of`)."""
+        with self._event(MANAGER, None):
+            self._look()
+            self._manager.operate(request_of(name, settings))
+
+    def do_ask(self, node: str, what: str, *settings: str) -> None:
+        """SN Sync|Unseal or mr RegisterStream ls=N [epoch=N] [from=N] [set=N,N]: a request of a manager, though nothing
+        calls for it now, and the answer to it."""
+        given = dict(setting.split("=") for setting in settings)
+        request, lsid, epoch = self._manager.new_request(), LogStreamID(int(given["ls"])), int(given.get("epoch", "0"))
+        replicas = tuple(StorageNodeID(int(snid)) for snid in given.get("set", "0").split(","))
+        messages: dict[str, Message] = {
+            "Sync": Sync(request, lsid, Epoch(epoch), StorageNodeID(int(given.get("from", "0"))), False),
+            "Unseal": Unseal(request, lsid, Epoch(epoch), replicas, replicas[0], GLSN(0)),
+            "RegisterStream": RegisterStream(request, lsid, replicas),
         }
-        world = World.of(describe(self._mr.repository.state, 0), infos, self._now)
-        self._memory.observe(world)
-        found = reconcile(world, self._memory, lambda: next(self._requests), lambda stream: stream.replicas[0])
-        self._flight += [Letter(MANAGER, step.address, step.message) for step in found if step.message is not None]
-        return [step.sentence for step in found]
+        self._flight.append(Letter(MANAGER, node, messages[what]))
+        self._deliver(self._flight[-1])
+        if node == METADATA_REPOSITORY:
+            self._sync(METADATA_REPOSITORY)
+        for letter in [letter for letter in self._flight if letter.target == MANAGER]:
+            self._deliver(letter)
 
     def do_seal(self, lsid: str) -> None:
         """ls=N: somebody asks for a seal."""
         for info in describe(self._mr.repository.state, 0).streams:
             if f"ls={info.lsid}" == lsid:
-                message = SealStream(next(self._requests), info.lsid, info.epoch)
+                message = SealStream(self._manager.new_request(), info.lsid, info.epoch)
                 self._flight.append(Letter(MANAGER, METADATA_REPOSITORY, message))
                 self._trace.append(str(self._flight[-1]))
 
+    def do_trim(self, glsn: str) -> None:
+        """to=GLSN: the topic is trimmed, and everybody knows."""
+        self._ask(TrimTopic(0, TOPIC, GLSN(int(glsn.removeprefix("to=")))))
+        self._version = self._mr.repository.state.version
+        self.do_settle()
+        self._trace = [f"everything to GLSN {glsn.removeprefix('to=')} is trimmed"]
+
     def do_recover(self) -> None:
-        """The manager acts until it knows nothing new; all arrives and is synced; only its sentences are told."""
+        """The manager looks and acts until it knows nothing new; all arrives and is synced; of all that only its
+        sentences are told, each once."""
         sentences: list[str] = []
-        before: list[str] = []
-        while True:
-            self.do_wait("1.0", *self._nodes, METADATA_REPOSITORY)
+        known: list[object] = []
+        quiet = 0
+        while quiet < QUIET_LOOKS:
+            self.do_wait(str(LOOK_SECONDS), *self._nodes, METADATA_REPOSITORY)
             self.do_settle()
             steps = self._steps()
-            if steps == before:
-                break
-            sentences += [f"manager: {step}" for step in steps]
-            before = steps
+            new = [step for step in steps if step.key not in known]
+            known += [step.key for step in new]
+            quiet = 0 if new else quiet + 1
+            sentences += [f"manager: {step.sentence}" for step in new]
+            assert len(sentences) < 500, "it does not come to rest: " + "\n".join(sentences[-20:])
             self.do_settle()
         self._trace = sentences
 
@@ -418,7 +468,7 @@ class Stage:
 
     def do_read(self, node: str, lsid: str, begin: str) -> None:
         """SN ls=N from=GLSN: what a replica answers to a read, without waiting."""
-        request = next(self._requests)
+        request = self._manager.new_request()
         asked = LogStreamID(int(lsid.removeprefix("ls="))), GLSN(int(begin.removeprefix("from=")))
         self._nodes[node].read(READER, Scan(request, *asked, limits.SCAN_REPLY_BYTES, wait=False), self._now)
         letter = next(letter for letter in self._flight if letter.target == READER)

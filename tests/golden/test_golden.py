@@ -18,7 +18,25 @@ from tests.golden.script import replay
 from tests.golden.stage import Stage
 
 HERE = Path(__file__).parent
-STORIES = ("append_commit", "missed_cuts", "partial_commit", "restart", "seal_unseal")
+STORIES = (
+    "append_commit",
+    "backup_fails",
+    "drain",
+    "io_fault",
+    "lost_disk",
+    "missed_cuts",
+    "move",
+    "partial_commit",
+    "primary_fails",
+    "register_node",
+    "register_stream",
+    "rejoin",
+    "restart",
+    "seal_unseal",
+    "sync",
+    "trimmed_source",
+    "zombie",
+)
 
 
 @pytest.mark.parametrize("story", STORIES)
