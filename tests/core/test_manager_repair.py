@@ -11,8 +11,18 @@ from tests.core.paper import ONE, Paper, Replica
 from tests.core.steprules import SEALED, SEALING
 from tests.core.test_manager_failures import running
 from varlog import errors, limits
-from varlog.core.messages import HoldStream, LoseStream, PlanStream, SealStream, SetDraining, UnregisterNode
+from varlog.core.messages import (
+    HoldStream,
+    LoseStream,
+    PlanStream,
+    SealStream,
+    SetDraining,
+    UnregisterNode,
+    UnsealStream,
+)
+from varlog.core.resuming import SEAL_PATIENCE
 from varlog.core.steps import COPIES_AT_ONCE
+from varlog.core.world import World
 from varlog.types import GLSN, LLSN, LogStreamID, StorageNodeID, StreamStatus
 
 NOBODY = StorageNodeID(0)
@@ -305,3 +315,24 @@ def test_a_log_stream_that_was_declared_lost_stays_sealed_and_asks_for_nobody() 
     assert paper.stream().status is StreamStatus.SEALED
     assert paper.replica(3).state is SEALING
     assert not paper.nodes[node(4)].replicas
+
+
+def test_a_joiner_whose_answer_comes_last_is_waited_for() -> None:
+    """The members of the set have answered a moment before it; a set without it would have to be changed at once."""
+    paper = running(4)
+    joiner = paper.nodes[node(4)].replicas[ONE] = Replica(ONE)
+    joiner.committed_end = joiner.stored_end = paper.stream().llsn_end
+    move(paper, joining=4, leaving=1)
+    assert paper.ask(SealStream(0, ONE, paper.stream().epoch))
+    paper.manager.act()
+    assert {paper.replica(snid).state for snid in (1, 2, 3, 4)} == {SEALED}
+    whole = paper.world()
+    views = [view._replace(is_current=view.snid != 4) for view in whole.views.values()]
+    paper.manager.world = World(whole.now, whole.metadata, views)
+    assert not [step for step in paper.manager.steps() if isinstance(step.message, UnsealStream)]
+    paper.manager.world = World(whole.now + SEAL_PATIENCE, whole.metadata, views)
+    (unseal,) = [step.message for step in paper.manager.steps() if isinstance(step.message, UnsealStream)]
+    assert isinstance(unseal, UnsealStream)
+    assert unseal.replicas == (1, 2, 3), "but not for long"
+    paper.pass_time(1)
+    assert paper.running == [2, 3, 4]

@@ -79,7 +79,7 @@ def choose(situation: Situation, stream: StreamInfo) -> Choice:
         staying = [snid for snid in wanted if snid in ready]
     joining = near_ready[: max(0, factor - len(staying))]
     soon = [snid for snid in wanted if snid not in ready and snid not in suspects and not situation.fault(stream, snid)]
-    late = [snid for snid in near if snid not in near_ready]
+    late = [*(snid for snid in near if snid not in near_ready), *_unheard(situation, stream)]
     soon += late[: max(0, factor - len(staying) - len(joining) - len(soon))]
     kept = {*staying, *_kept_leaving(situation, stream, ready, len(staying), joining)}
     return Choice([*(snid for snid in stream.replicas if snid in kept), *joining], joining, soon)
@@ -112,6 +112,18 @@ def _near(situation: Situation, stream: StreamInfo) -> list[StorageNodeID]:
         if replica.epoch == stream.epoch or has_caught_up(stream, replica):
             found.append((-replica.committed_end, snid))
     return [snid for _, snid in sorted(found)]
+
+
+def _unheard(situation: Situation, stream: StreamInfo) -> list[StorageNodeID]:
+    """Who had a replica outside of the set at the last look, and has not answered at this one yet: perhaps it is about
+    to join, and a set without it would have to be changed again."""
+    return [
+        snid
+        for snid, view in situation.world.views.items()
+        if snid not in stream.replicas and (not stream.joining or snid == stream.joining)
+        if not view.is_current and not view.is_dead and view.info is not None
+        if any(replica.lsid == stream.lsid for replica in view.info.replicas)
+    ]
 
 
 def _bring_to_seal_point(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> Iterator[Step]:

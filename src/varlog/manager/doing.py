@@ -59,7 +59,3 @@ class Doing:
     def sentences(self) -> list[tuple[str, float]]:
         """What is being done or waited for, and since when."""
         return [(known.sentence, known.since) for known in self._known.values()]
-
-    def is_busy(self, now: float) -> bool:
-        """Whether something was sent a moment ago, so that answers are waited for."""
-        return any(now - known.sent < AGAIN_AFTER for known in self._known.values())

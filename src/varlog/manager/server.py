@@ -338,11 +338,12 @@ class ManagerServer:
                 self._link(address, node.address, Role.STORAGE_NODE, node.snid)
 
     def _on_info(self, info: Info) -> None:
-        """Act when everybody has answered, or soon; at once while something is under way."""
+        """Act when everybody has answered, or soon. Not at each answer: a node that is about to join would be missed by
+        a moment, and what follows would have to be done again."""
         if not self._lookout.on_info(info, self._loop.time()):
             return
         self._met.set()
-        if self._lookout.has_all_answers or self._doing.is_busy(self._loop.time()):
+        if self._lookout.has_all_answers:
             self._act()
         elif self._gathering is None:
             self._gathering = self._loop.call_later(GATHERING, self._act)
