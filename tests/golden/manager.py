@@ -63,7 +63,9 @@ def request_of(name: str, settings: Seq[str]) -> Message:
         case "move":
             return MoveReplica(0, lsid, node("to"), node("from"))
         case "lost":
-            return DeclareLost(0, lsid, tuple(StorageNodeID(int(n)) for n in given["gone"].split(",")))
+            return DeclareLost(
+                0, lsid, tuple(StorageNodeID(int(n)) for n in filter(None, given.get("gone", "").split(",")))
+            )
         case _:
             raise AssertionError(f"no operator asks for {name}")
 
@@ -165,10 +167,17 @@ class ManagerActor:
 
     def receive(self, message: Message) -> None:
         """An answer. Those that no conversation waits for are not needed: the next look shows what came of it."""
-        request: int = message.request  # type: ignore[attr-defined]
+        self._answer(message, message)
+
+    def on_unreachable(self, asked: Message) -> None:
+        """Whom it has asked is not there."""
+        self._answer(asked, errors.Unreachable("nobody is there"))
+
+    def _answer(self, numbered: Message, answer: Answer) -> None:
+        request: int = numbered.request  # type: ignore[attr-defined]
         for talk in self._talks:
             if request in talk.waiting:
-                talk.answers[talk.waiting.pop(request)] = message
+                talk.answers[talk.waiting.pop(request)] = answer
                 if not talk.waiting:
                     self._go_on(talk, talk.answers)
                 return

@@ -7,6 +7,7 @@ rule's branch was taken, what was sent. The commands are the methods named `do_.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
@@ -90,6 +91,11 @@ class Client:
 
     def _settle(self, id_: int, outcome: Outcome) -> None:
         self._tell(f"[{self._payloads[id_]}] {words.outcome(outcome)}")
+
+
+def _key(step: Step) -> object:
+    """What makes a step not worth telling again: the same request, or the same reason to wait whatever the time."""
+    return step.key if step.message is not None else re.sub(r"[\d.]+ s\b", "", step.sentence)
 
 
 class Stage:
@@ -234,6 +240,8 @@ class Stage:
         source, target, message = letter
         if (node := self._nodes.get(target)) is not None and not node.alive:
             self._trace.append(f"lost: {letter}")
+            if source == MANAGER:
+                self._manager.on_unreachable(message)
             return
         with self._event(target, str(letter)):
             if target in self._clients and isinstance(message, AppendReply):
@@ -427,8 +435,8 @@ class Stage:
             self.do_wait(str(LOOK_SECONDS), *self._nodes, METADATA_REPOSITORY)
             self.do_settle()
             steps = self._steps()
-            new = [step for step in steps if step.key not in known]
-            known += [step.key for step in new]
+            new = [step for step in steps if _key(step) not in known]
+            known += [_key(step) for step in new]
             quiet = 0 if new else quiet + 1
             sentences += [f"manager: {step.sentence}" for step in new]
             assert len(sentences) < 500, "it does not come to rest: " + "\n".join(sentences[-20:])

@@ -32,6 +32,7 @@ from varlog.core.messages import (
     IdentityAdopted,
     Info,
     LogPart,
+    LoseStream,
     Message,
     Metadata,
     PlanStream,
@@ -274,6 +275,8 @@ def _streams(sent: Message) -> str:
             return f"ls {lsid}: {'is to stay sealed' if is_held else 'may run again'}"
         case PlanStream(_, lsid, joining, leaving):
             return _plan(lsid, joining, leaving)
+        case LoseStream(_, lsid, epoch, begin, replicas):
+            return f"ls {lsid} epoch {epoch}: from GLSN {begin} on; the rest is on {members(replicas, 0) or 'no node'}"
         case _:
             raise AssertionError(f"no words for {sent}")
 
@@ -303,6 +306,9 @@ def entry(made: AnyEntry) -> str:
             return _plan(lsid, joining, leaving)
         case m.StreamHeld(lsid, is_held):
             return f"ls {lsid} {'stays sealed' if is_held else 'may run again'}, as an operator wants it"
+        case m.StreamLost(lsid, begin, replicas):
+            left = members(replicas, 0) or "no node"
+            return f"ls {lsid} has lost what it had from GLSN {begin} on; what is left is on {left}"
         case _:
             return _registration(made)
 
@@ -360,7 +366,9 @@ def stream(info: StreamInfo) -> str:
     """A log stream as the metadata repository has it."""
     where = members(info.replicas, info.primary) or "no node"
     ends = f"committed to LLSN {info.llsn_end - 1}, GLSN {info.last_glsn}"
-    if info.is_held:
+    if info.lost_end:
+        ends += f"; GLSN {span(info.lost_begin, info.lost_end)} is lost"
+    elif info.is_held:
         ends += "; kept sealed by an operator"
     if info.joining or info.leaving:
         ends += f"; wanted: {_plan(info.lsid, info.joining, info.leaving).partition(': ')[2]}"
