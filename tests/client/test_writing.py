@@ -212,7 +212,7 @@ def test_a_log_stream_that_an_operator_sealed_or_lost_is_named(tmp_path: Path) -
             stage.manager = "127.0.0.1:1"
             await log.refresh()
             with pytest.raises(errors.VarlogError) as caught:
-                await log.append(b"x", timeout=0.4)
+                await log.append(b"x", timeout=1.5)
             told = str(caught.value)
             assert "log stream 1 was sealed by an operator; `varlog stream unseal 1` lets it run" in told
             assert "log stream 2 was declared lost; add another one with `varlog stream add`" in told

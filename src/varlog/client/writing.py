@@ -38,6 +38,7 @@ SILENT_SECONDS: Final = 1.0
 """If a writer has heard nothing for so long, its replicas are asked how they are."""
 ANSWER_SECONDS: Final = 0.4
 """A node that takes longer to say how it is counts as unreachable."""
+SAME_MOMENT: Final = 0.02
 
 
 def _new_writer_id() -> WriterID:
@@ -63,6 +64,7 @@ class Appends:
         self._investigated = 0.0
         self._questioned: dict[StorageNodeID, float] = {}
         """When nodes were asked how they are: the first time since they last said."""
+        self._explained: tuple[float, errors.VarlogError | None] = (0.0, None)
 
     def writer(self, options: WriterOptions, abandon: Callable[[errors.VarlogError], None]) -> Writer:
         """One more writer, enrolled in the session."""
@@ -137,7 +139,15 @@ class Appends:
         return unknown
 
     def explain(self) -> errors.VarlogError:
-        """Why nothing is appended."""
+        """Why nothing is appended. Found once for all that fail in the same moment."""
+        at, why = self._explained
+        now = self.session.loop.time()
+        if why is None or now - at > SAME_MOMENT:
+            why = self._find_reason()
+            self._explained = (now, why)
+        return why
+
+    def _find_reason(self) -> errors.VarlogError:
         session = self.session
         if (silent := session.repositories_silent()) is not None:
             return silent
@@ -160,7 +170,8 @@ class Appends:
         return self.session.infos[snid][0] if snid in self.session.infos else 0.0
 
     def investigate(self, now: float) -> None:
-        """Ask the replicas how they are, now and then, if a writer gets nowhere, and look for the manager."""
+        """Ask the replicas how they are, now and then, if a writer gets nowhere; if that goes on, look for the manager,
+        who should do something about it."""
         session = self.session
         stuck = any(writer.has_nowhere or writer.silence(now) >= SILENT_SECONDS for writer in self._writers)
         if not stuck:
@@ -169,8 +180,9 @@ class Appends:
                 self._questioned.clear()
             self._investigated = 0.0
         elif now - self._investigated >= SILENT_SECONDS:
+            if self._investigated:
+                session.manager()
             self._investigated = now
-            session.manager()
             for snid in {snid for stream in session.routing.streams(self.tpid) for snid in stream.replicas}:
                 if self._questioned.get(snid, 0.0) <= self._heard(snid):
                     self._questioned[snid] = now
