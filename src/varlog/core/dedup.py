@@ -179,8 +179,8 @@ class DedupTable:
 
     def commit(self, cc: CommitContext) -> bool:
         """A cut was applied; its batches are now committed. True if a writer's records expired by it."""
-        end, epoch = cc.llsn_end, cc.epoch
-        shift = cc.glsn_begin - cc.llsn_begin
+        begin, epoch = cc.llsn_begin, cc.epoch
+        end, shift = begin + cc.count, cc.glsn_begin - begin
         pending, pending_of = self._pending, self._pending_of
         committed: list[_Committed] = []
         writer_id = pending[0][0] if pending else WriterID(0)

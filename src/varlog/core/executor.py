@@ -44,6 +44,11 @@ class LogStreamExecutor(Sealing):
     def accepts_appends(self) -> bool:
         return self.state is RUNNING and self._promise is None and self.healthy
 
+    @property
+    def uncommitted(self) -> int:
+        """How many batches are stored and not committed."""
+        return len(self._pending)
+
     def append(self, source: Address, message: Append, header: BatchHeader, now: float) -> None:
         """A client's batch, already verified."""
         if message.epoch != self.epoch or self.state is not RUNNING or self._promise is not None or not self.healthy:
@@ -251,21 +256,17 @@ class LogStreamExecutor(Sealing):
         """Apply one cut, all or nothing. False if cuts before it are missing here, or it cannot be applied."""
         if not self.healthy or self.is_copying:
             return False
-        if cc.llsn_end <= self.committed_end:
+        llsn_end = cc.llsn_end
+        if llsn_end <= self.committed_end:
             return True  # committing again what is committed is harmless (B10)
         if cc.llsn_begin > self.committed_end or cc.epoch > self.epoch:
             return False  # what is missing, or was written without this replica, must be copied
-        invariants.require(
-            Invariant.EQUAL_PREFIXES,
-            cc.llsn_begin == self.committed_end,
-            f"log stream {self.lsid}: cut {cc} does not begin at the committed end {self.committed_end}",
-        )
-        if self.seal_point is not None:
-            invariants.require(
-                Invariant.NOTHING_AFTER_SEAL,
-                cc.llsn_end <= self.seal_point,
-                f"log stream {self.lsid}: cut {cc} goes beyond the seal point {self.seal_point}",
-            )
+        if cc.llsn_begin != self.committed_end:
+            detail = f"log stream {self.lsid}: cut {cc} does not begin at the committed end {self.committed_end}"
+            invariants.require(Invariant.EQUAL_PREFIXES, False, detail)
+        if self.seal_point is not None and llsn_end > self.seal_point:
+            detail = f"log stream {self.lsid}: cut {cc} goes beyond the seal point {self.seal_point}"
+            invariants.require(Invariant.NOTHING_AFTER_SEAL, False, detail)
         if not self._pending.holds(cc):
             self._drop_foreign()
             return False
@@ -274,7 +275,7 @@ class LogStreamExecutor(Sealing):
         if cc.epoch < self.epoch:
             self._observe(Branch.RULE8_COMMITTED_AFTER_SEAL)
         self._commit(cc)
-        if self._reach_seal_point():
+        if self.seal_point is not None and self._reach_seal_point():
             self._observe(Branch.RULE8_SEALED_BY_CUTS)
         return True
 
@@ -289,23 +290,22 @@ class LogStreamExecutor(Sealing):
         self.seal_self()
 
     def _commit(self, cc: CommitContext) -> None:
-        invariants.require(
-            Invariant.HWM_MONOTONE,
-            cc.hwm >= self.global_hwm,
-            f"log stream {self.lsid}: {cc} is below {self.global_hwm}",
-        )
-        committed = self._pending.commit(cc.llsn_end)
+        if cc.hwm < self.global_hwm:
+            detail = f"log stream {self.lsid}: {cc} is below {self.global_hwm}"
+            invariants.require(Invariant.HWM_MONOTONE, False, detail)
+        llsn_end = cc.llsn_end
+        committed = self._pending.commit(llsn_end)
         for source, answer in acknowledgements(self.lsid, committed, cc, len(self.replicas), self._log.synced):
             self._send(source, answer)
         if self.dedup.commit(cc):
             self._observe(Branch.RULE18_EXPIRED)
         self.commits += 1
-        self.committed_end = cc.llsn_end
+        self.committed_end = llsn_end
         self.local_hwm = GLSN(cc.glsn_end - 1)
         self.global_hwm = cc.hwm
         self.version = cc.version
         if self._backups is not None:
-            self._backups.committed(cc.llsn_end)
+            self._backups.committed(llsn_end)
         self._staging.commit(cc)
 
     # What is copied from another replica (M9)

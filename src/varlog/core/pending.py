@@ -87,8 +87,8 @@ class PendingBatches:
     def __iter__(self) -> Iterator[Pending]:
         return iter(self._batches)
 
-    def __bool__(self) -> bool:
-        return bool(self._batches)
+    def __len__(self) -> int:
+        return len(self._batches)
 
     def is_full(self, size: int) -> bool:
         """Whether a batch of `size` bytes is more than may wait."""

@@ -169,8 +169,9 @@ class ActiveSegment:
         self.records += 1
         self.index.add_commit(cc)
         segment = self.segment
-        segment.committed_end = cc.llsn_end
-        segment.glsn_end = cc.glsn_end
+        count = cc.count
+        segment.committed_end = LLSN(cc.llsn_begin + count)
+        segment.glsn_end = GLSN(cc.glsn_begin + count)
         segment.version = cc.version
 
     def added_seal(self, llsn_end: LLSN) -> None:

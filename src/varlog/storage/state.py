@@ -59,14 +59,15 @@ class LogState:
     def commit(self, cc: CommitContext) -> None:
         if cc.llsn_begin != self.committed_end or cc.count <= 0 or cc.version <= self.version:
             raise ConsistencyViolation(f"{cc} does not follow LLSN {self.committed_end}, version {self.version}")
-        if cc.llsn_end > self.end:
+        llsn_end, last = LLSN(cc.llsn_begin + cc.count), GLSN(cc.glsn_begin + cc.count - 1)
+        if llsn_end > self.end:
             raise ConsistencyViolation(f"{cc} commits what is not stored: the end is {self.end}")
-        if cc.glsn_begin <= self.local_hwm or cc.hwm < cc.glsn_end - 1 or cc.hwm < self.hwm:
+        if cc.glsn_begin <= self.local_hwm or cc.hwm < last or cc.hwm < self.hwm:
             raise ConsistencyViolation(f"{cc} goes back behind GLSN {self.local_hwm}, high watermark {self.hwm}")
-        self.committed_end = cc.llsn_end
+        self.committed_end = llsn_end
         self.version = cc.version
         self.hwm = cc.hwm
-        self.local_hwm = GLSN(cc.glsn_end - 1)
+        self.local_hwm = last
 
     def seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
         if epoch < self.epoch or llsn_end < self.committed_end:
