@@ -51,6 +51,7 @@ from varlog.errors import (
     WrongIdentity,
 )
 from varlog.metarepo.journal import Journal, JournalGroup
+from varlog.metarepo.journalfile import decode_mark
 from varlog.sim.disk import SimDisk
 from varlog.storage.files import OSFileSystem
 from varlog.types import ClusterID
@@ -137,6 +138,25 @@ def test_nothing_is_answered_or_told_before_it_is_synced(rig: JournalRig) -> Non
     journal.finish(group)
     assert answers == ["put", "failed compare", "read"]
     assert told.items == [WatchEvents(start + 1, (KeyValue("a", b"1", start + 1),), ())]
+
+
+def read_mark(rig: JournalRig) -> int:
+    file = rig.disk.open(f"{DIRECTORY}/synced")
+    mark = decode_mark(file.pread(file.size(), 0))
+    assert mark is not None
+    return mark.synced
+
+
+def test_rule16_a_mark_that_was_left_for_later_is_written_then(rig: JournalRig) -> None:
+    journal = rig.journal
+    journal.txn(put("a", b"1"), Inbox[TxnOutcome]())
+    group = taken(journal)
+    journal.write(group)
+    journal.sync(group, mark=False)
+    journal.finish(group)
+    assert read_mark(rig) != group.end.offset
+    journal.mark()
+    assert read_mark(rig) == group.end.offset
 
 
 def test_requests_that_came_in_meanwhile_share_the_next_sync(rig: JournalRig) -> None:

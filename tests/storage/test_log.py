@@ -17,7 +17,9 @@ from varlog.errors import (
     Trimmed,
 )
 from varlog.sim.disk import SimDisk
+from varlog.storage import format as fmt
 from varlog.storage.log import LogStreamStorage, StorageOptions
+from varlog.storage.logfiles import MARK_NAME
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, StorageNodeID, Version
 
 
@@ -202,6 +204,28 @@ def test_one_group_at_a_time() -> None:
     storage.finish(group)
     with pytest.raises(InvalidArgument):
         storage.finish(group)
+
+
+def test_rule15_a_mark_that_was_left_for_later_is_written_then() -> None:
+    disk = SimDisk()
+    owner = Owner(disk)
+    owner.append()
+    storage = owner.storage
+
+    def mark() -> int:
+        file = disk.open(f"{PATH}/{MARK_NAME}")
+        found = fmt.decode_mark(file.pread(file.size(), 0))
+        assert found is not None
+        return found.offset
+
+    group = storage.take()
+    assert group is not None
+    storage.write(group)
+    storage.sync(group, mark=False)
+    storage.finish(group)
+    assert mark() < group.offset
+    storage.mark()
+    assert mark() == group.offset
 
 
 def test_a_record_that_does_not_follow_is_refused_and_changes_nothing() -> None:

@@ -221,6 +221,7 @@ class StorageNode:
             else:
                 executor.append_all(source, appends, headers, now)
                 self._unstaged[executor] = None
+                self._stored = executor
 
     def _on_append(self, executor: LogStreamExecutor, source: Address, message: Append, now: float) -> None:
         try:
@@ -480,7 +481,7 @@ class StorageNode:
     @property
     def has_news(self) -> bool:
         """Whether `flush` has something to send."""
-        if self._unstaged:
+        if self._unstaged or self.syncing:
             return True
         for executor in self._executors.values():  # noqa: SIM110  # for every message: no generator
             if executor.changed:

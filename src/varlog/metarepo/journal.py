@@ -160,6 +160,8 @@ class Journal:
         self._deadlines: dict[LeaseID, float | None] = {lease.id: None for lease in keyspace.leases()}
         self._staged: list[_Request] = []
         self._under_way: JournalGroup | None = None
+        self._unmarked: Position | None = None
+        """The file is synced up to here, and the mark does not say so yet."""
         self._file, self._end = self._put_in_place(keyspace.contents())
         self._snapshot_end = self._end.offset
         try:
@@ -326,14 +328,28 @@ class Journal:
         except OSError as e:
             self.failed = e
 
-    def sync(self, group: JournalGroup) -> None:
-        """Sync a written group; faults as in `write`."""
+    def sync(self, group: JournalGroup, *, mark: bool = True) -> None:
+        """Sync a written group; faults as in `write`. Whoever has something more urgent to do first sees to the `mark`
+        afterwards."""
         if self.failed is not None or not group.needs_sync:
             return
         try:
             if group.frames:
                 self._file.fdatasync()
-            self._write_mark(group.end)
+        except OSError as e:
+            self.failed = e
+            return
+        self._unmarked = group.end
+        if mark:
+            self.mark()
+
+    def mark(self) -> None:
+        """Write down how far the file is synced, if that is not done; faults as in `write`."""
+        if self._unmarked is None or self.failed is not None:
+            return
+        try:
+            self._write_mark(self._unmarked)
+            self._unmarked = None
         except OSError as e:
             self.failed = e
 
@@ -348,11 +364,11 @@ class Journal:
             self._snapshot_end = group.end.offset
         self._end = group.end
         for request in group.requests:
-            if request.events is not None:
-                self._watches.record(request.events)
-        for request in group.requests:
             if request.done is not None:
                 request.done(request.answer)
+        for request in group.requests:
+            if request.events is not None:
+                self._watches.record(request.events)
         self._watches.publish()
 
     def _refuse(self, group: JournalGroup) -> None:
@@ -368,6 +384,7 @@ class Journal:
     def close(self) -> None:
         """Close the files and let go of the directory. No group is under way; what is staged is refused."""
         assert self._under_way is None, "a group is still under way"
+        self.mark()
         failed, self.failed = self.failed, OSError(errno.EBADF, "it was closed")
         try:
             if failed is None:

@@ -13,8 +13,9 @@ is the keyspace's after the frame, `synced` says up to where this file had been 
 A file gets its name only after header and snapshot are synced, so those are never torn. A change frame may be. The
 first bad frame, at X, is *corruption* if anything proves that the file was once synced beyond X: the header (which
 says where the snapshot ends), the `synced` of any intact frame header from X on, or the mark: a small file
-beside the journal, written after every sync but never waited for, any surviving version of which is true. Corruption
-is reported and nothing is touched. Without such proof X is the *torn tail* of a write that was never acknowledged.
+beside the journal, written soon after every sync but never waited for, any surviving version of which is true.
+Corruption is reported and nothing is touched. Without such proof X is the *torn tail* of a write that was never
+acknowledged.
 """
 
 from __future__ import annotations

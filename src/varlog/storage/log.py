@@ -177,7 +177,9 @@ class LogStreamStorage:
             file.close()
             raise
         self._segments = (active.segment,)
-        self._go_on_with(active, file, mark_file).sync(active.offset)
+        files = self._go_on_with(active, file, mark_file)
+        files.sync(active.offset)
+        files.mark()
 
     def _go_on_with(self, active: ActiveSegment, file: File, mark_file: File) -> LogFiles:
         self._active = active
@@ -219,10 +221,18 @@ class LogStreamStorage:
                     self.write(group)
                     self.sync(group)
                     self.finish(group)
-                self._io(lambda files: files.sync(self._filling.offset))
-                self._io(LogFiles.sync_mark)
+                self._sync_whole()
         finally:
             self.abandon()
+
+    def _sync_whole(self) -> None:
+        files = self._open_files()
+        try:
+            files.sync(self._filling.offset)
+            files.mark()
+            files.sync_mark()
+        except Exception as e:
+            raise self._poison(e) from e
 
     def abandon(self) -> None:
         """Let go of files and lock, whatever state they are in."""
@@ -321,9 +331,17 @@ class LogStreamStorage:
             if active is None:
                 return
             self._state.commit(cc)
-            group = self._stage_frame(active, FrameKind.COMMIT, body, cc.llsn_begin, cc.epoch)
+            size = fmt.FRAME_HEADER_BYTES + fmt.COMMIT_BODY_BYTES
+            group = self._filling
+            if group.size + size > limits.WRITE_GROUP_BYTES:
+                group = self._group_for(size)
+            offset = active.offset
+            group.add_frames(offset, (active.frame(FrameKind.COMMIT, body, cc.llsn_begin, cc.epoch),), size)
             active.added_commit(cc)
-            self._staged(active, group)
+            group.version = cc.version
+            group.offset = active.offset
+            if active.offset >= self._segment_bytes or active.records >= limits.SEGMENT_RECORDS:
+                self._staged(active, group)
 
     def stage_seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
         """A promise of `epoch`, and the end of every batch before it at or above `llsn_end` (rule 6)."""
@@ -480,23 +498,42 @@ class LogStreamStorage:
 
     def write(self, group: WriteGroup) -> None:
         """Carry out a group's steps."""
-        self._io(lambda files: files.write(group))
+        files = self._open_files()
+        try:
+            files.write(group)
+        except Exception as e:
+            raise self._poison(e) from e
 
-    def sync(self, group: WriteGroup) -> None:
-        """Make a written group durable; with `StorageOptions.sync` off it counts as durable as it is."""
+    def sync(self, group: WriteGroup, *, mark: bool = True) -> None:
+        """Make a written group durable; with `StorageOptions.sync` off it counts as durable as it is. Whoever has
+        something more urgent to do first sees to the `mark` afterwards."""
         if self._options.sync:
-            self._io(lambda files: files.sync(group.offset))
+            files = self._open_files()
+            try:
+                files.sync(group.offset)
+                if mark:
+                    files.mark()
+            except Exception as e:
+                raise self._poison(e) from e
         group.synced = True
 
-    def _io(self, work: Callable[[LogFiles], None]) -> None:
+    def mark(self) -> None:
+        """Write down how far the log is synced, if that is not done: by whoever does the writing."""
+        if self._files is not None and not self.poisoned:
+            try:
+                self._files.mark()
+            except Exception as e:
+                raise self._poison(e) from e
+
+    def _open_files(self) -> LogFiles:
         if self.poisoned or self._files is None:
             raise Poisoned(f"{self._path}: a write or sync failed before; open it anew")
-        try:
-            work(self._files)
-        except Exception as e:
-            # Whatever it was, nobody knows now how much of the group is on disk.
-            self.poisoned = True
-            raise error_of(self._path, e) from e
+        return self._files
+
+    def _poison(self, fault: Exception) -> Exception:
+        """Whatever the fault was, nobody knows now how much of the group is on disk."""
+        self.poisoned = True
+        return error_of(self._path, fault)
 
     def finish(self, group: WriteGroup) -> None:
         """A group was written and, if it needs it, synced: on the owner's thread."""

@@ -9,8 +9,9 @@ The orders that make every crash recoverable:
 - A segment is closed and synced before the next one is published, and a segment is published before any frame is
   written to it.
 - The trim record is published after all that was staged before it is synced, and before any file is deleted.
-- The mark is written after a sync has succeeded and says so. It is not waited for: any version of it that survives a
-  crash is true. It lets damage in the last synced frames be told from a torn tail, when no later frame can tell.
+- The mark is written some time after a sync has succeeded and says so. It is not waited for: any version of it that
+  survives a crash is true. It lets damage in the last synced frames be told from a torn tail, when no later frame can
+  tell.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class LogFiles:
         self._file: File | None = active
         self._mark_file = mark_file
         self._segment_bytes = segment_bytes
+        self._unmarked: int | None = None
+        """The active file is synced up to here, and the mark does not say so yet."""
 
     @property
     def _active(self) -> File:
@@ -83,6 +86,7 @@ class LogFiles:
         file.truncate(end)
         file.fdatasync()
         self._mark(end)
+        self._unmarked = None
         self._file = None
         file.close()
 
@@ -101,9 +105,15 @@ class LogFiles:
             self._fs.sync_dir(self._directory)
 
     def sync(self, offset: int) -> None:
-        """Everything written to the active file, up to `offset`, becomes durable."""
+        """Everything written to the active file, up to `offset`, becomes durable; `mark` says so."""
         self._active.fdatasync()
-        self._mark(offset)
+        self._unmarked = offset
+
+    def mark(self) -> None:
+        """Write down how far the active file is synced."""
+        offset, self._unmarked = self._unmarked, None
+        if offset is not None:
+            self._mark(offset)
 
     def _mark(self, offset: int) -> None:
         self._mark_file.pwritev([fmt.encode_mark(Mark(self._seq, offset))], 0)

@@ -59,15 +59,16 @@ class GroupCommitWriter:
             done(storage, *write_next(storage))
 
 
-def write_next(storage: LogStreamStorage) -> tuple[WriteGroup | None, VarlogError | None]:
-    """Take the next group, write and sync it: what `Done` is told, in the thread that calls this."""
+def write_next(storage: LogStreamStorage, *, mark: bool = True) -> tuple[WriteGroup | None, VarlogError | None]:
+    """Take the next group, write and sync it: what `Done` is told, in the thread that calls this. The mark of the
+    sync may be left to the caller."""
     group: WriteGroup | None = None
     try:
         group = storage.take()
         if group is not None:
             storage.write(group)
             if group.needs_sync:
-                storage.sync(group)
+                storage.sync(group, mark=mark)
     except VarlogError as e:
         return group, e
     return group, None
