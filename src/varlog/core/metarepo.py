@@ -25,6 +25,7 @@ from varlog import errors, limits
 from varlog.core import metastate as m
 from varlog.core.address import Address, Send
 from varlog.core.admissions import Admissions
+from varlog.core.announcing import parts_of
 from varlog.core.branches import Branch, Observe
 from varlog.core.decisions import Already, decide
 from varlog.core.describing import decided, describe, snapshot
@@ -67,7 +68,7 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import LogStreamID, StorageNodeID, Term, TopicID, Version
+from varlog.types import StorageNodeID, Term, TopicID, Version
 
 SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
@@ -552,20 +553,9 @@ class MetadataRepository:
             self._send_commit(snid, version, (), (), epochs, trims)
 
     def _announce_cut(self, version: Version, cut: Cut) -> None:
-        ranges_of: dict[tuple[StorageNodeID, ...], list[Range]] = {}
-        streams = self.state.streams
-        primaries = set()
-        for line in cut.ranges:
-            stream = streams[LogStreamID(line[0])]
-            ranges_of.setdefault(stream.replicas, []).append(line)
-            primaries.add(stream.primary)
-        hwms_of: dict[StorageNodeID, list[tuple[int, int, int]]] = {}
-        for hwm in cut.hwms:
-            for snid in self._hosts[TopicID(hwm[0])]:
-                hwms_of.setdefault(snid, []).append(hwm)
-        for snid in sorted(hwms_of, key=lambda snid: (snid not in primaries, snid)):  # who has clients waiting, first
-            ranges = [line for replicas, lines in ranges_of.items() if snid in replicas for line in lines]
-            self._send_commit(snid, version, tuple(hwms_of[snid]), tuple(ranges), (), ())
+        last: Commit | None = None
+        for snid, hwms, ranges in parts_of(cut, self.state.streams, self._hosts):
+            last = self._send_commit(snid, version, hwms, ranges, last=last)
 
     def _send_commit(
         self,
@@ -573,15 +563,20 @@ class MetadataRepository:
         version: Version,
         hwms: tuple[tuple[int, int, int], ...],
         ranges: tuple[Range, ...],
-        epochs: tuple[tuple[int, int, int], ...],
-        trims: tuple[tuple[int, int], ...],
-    ) -> None:
+        epochs: tuple[tuple[int, int, int], ...] = (),
+        trims: tuple[tuple[int, int], ...] = (),
+        last: Commit | None = None,
+    ) -> Commit | None:
+        """Tell a node. Returns what was sent last: another node that is told the same gets the very same message, which
+        is put into bytes once."""
         node = self._nodes.get(snid)
-        if node is None or node.told is None:
-            return
-        commit = Commit(self.term, node.told, version, self.state.time, hwms, ranges, epochs, trims)
+        if node is None or (told := node.told) is None:
+            return last
+        if last is None or last.prev_version != told or last.hwms != hwms or last.ranges != ranges:
+            last = Commit(self.term, told, version, self.state.time, hwms, ranges, epochs, trims)
         node.told = version
-        self._send(node.address, commit)
+        self._send(node.address, last)
+        return last
 
 
 def _end(stream: Stream) -> tuple[int, int, int]:

@@ -131,6 +131,26 @@ def _control(number: int, cls: type[Message], most: int) -> Codec:
     return Codec(encode, decode, decode, 1, most)
 
 
+def _shared(codec: Codec) -> Codec:
+    """The same of a message that goes to several receivers one after another: it is packed once."""
+    pack = codec.encode
+    # One tuple, so that loops in several threads can never take a message for another.
+    last: tuple[Any, bytes] = (None, b"")
+
+    def encode(message: Any, out: Out) -> int:
+        nonlocal last
+        known, frame = last
+        if known is not message:
+            pieces: list[bytes] = []
+            pack(message, pieces.append)  # type: ignore[arg-type]
+            (frame,) = pieces
+            last = (message, frame)
+        out(frame)
+        return len(frame)
+
+    return codec._replace(encode=encode)
+
+
 def _codecs() -> dict[int, tuple[type[Message], Codec]]:
     found: dict[int, tuple[type[Message], Codec]] = {}
     for number, hot_cls, make in HOT:
@@ -138,7 +158,8 @@ def _codecs() -> dict[int, tuple[type[Message], Codec]]:
     for number, cls in HELLO:
         found[number] = (cls, _control(number, cls, limits.HELLO_BYTES))
     for number, cls in CONTROL:
-        found[number] = (cls, _control(number, cls, limits.MAX_CONTROL_BYTES))
+        codec = _control(number, cls, limits.MAX_CONTROL_BYTES)
+        found[number] = (cls, _shared(codec) if cls is core.Commit else codec)
     assert len(found) == len(HOT) + len(HELLO) + len(CONTROL), "a number is given once"
     return found
 
