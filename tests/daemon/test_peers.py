@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -106,6 +107,26 @@ def test_of_two_connections_to_one_node_the_newer_one_is_used(first_to_go: str) 
             assert there.left == [None, "sn/8"]
             assert len(there.peers) == 0
             assert there.peers.at("sn/8") is None
+
+    run(main())
+
+
+def test_what_is_held_is_sent_when_it_is_released_and_what_is_urgent_before() -> None:
+    async def main() -> None:
+        async with lobby() as (there, server):
+            _, here = await enter(there, server, Role.STORAGE_NODE, 8)
+            there.peers.hold()
+            assert there.peers.send("sn/8", GetMetadata(1))
+            await asyncio.sleep(0.05)
+            assert not here.messages
+            assert there.peers.send_now("sn/8", GetMetadata(2))
+            assert not there.peers.send_now("sn/9", GetMetadata(2))
+            assert await here.received(2) == [GetMetadata(1), GetMetadata(2)], "in order"
+            assert there.peers.send("sn/8", GetMetadata(3))
+            there.peers.release()
+            assert (await here.received(3))[-1] == GetMetadata(3)
+            assert there.peers.send("sn/8", GetMetadata(4))
+            assert (await here.received(4))[-1] == GetMetadata(4)
 
     run(main())
 

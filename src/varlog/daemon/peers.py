@@ -25,6 +25,7 @@ class Peers:
         self._newest: dict[Address, Connection] = {}
         self._names: dict[Connection, Address] = {}
         self._unflushed: dict[Connection, None] = {}
+        self._held = False
         self._guests = 0
 
     def __len__(self) -> int:
@@ -72,13 +73,27 @@ class Peers:
         if connection is None:
             return False
         self._unflushed[connection] = None
-        return connection.send(message)
+        return connection.send(message, held=self._held)
 
-    def flush(self) -> None:
+    def send_now(self, address: Address, message: Message) -> bool:
+        """The same, and the kernel has it before anything else is done."""
+        connection = self._newest.get(address)
+        if connection is None or not connection.send(message, held=True):
+            return False
+        connection.flush()
+        return True
+
+    def hold(self) -> None:
+        """What is sent from now on waits for `release`, and the event loop need not be asked to see to it."""
+        self._held = True
+
+    def release(self) -> None:
         """Hand what was sent to the kernel now, instead of at the end of the loop's turn."""
-        for connection in self._unflushed:
-            connection.flush()
-        self._unflushed.clear()
+        self._held = False
+        if self._unflushed:
+            for connection in self._unflushed:
+                connection.flush()
+            self._unflushed.clear()
 
     def close(self) -> None:
         """Close every connection: nothing more is received from any."""

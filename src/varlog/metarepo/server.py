@@ -22,6 +22,7 @@ from varlog.core.address import Address, node_address
 from varlog.core.messages import (
     AbortStream,
     AnnounceNode,
+    Commit,
     CreateStream,
     CreateTopic,
     DeleteTopic,
@@ -105,6 +106,8 @@ class MetadataRepositoryServer:
         self._timer: asyncio.TimerHandle | None = None
         self._is_active = True
         self._has_failed = False
+        self._is_in_turn = False
+        """A message has arrived, and the end of its turn will see to what comes of it."""
         self._server: Server
         self.peers = Peers()
         self.branches: Counter[object] = Counter()
@@ -157,10 +160,16 @@ class MetadataRepositoryServer:
         self._log.debug("connected", peer=_named(connection), address=address, remote=connection.remote)
 
     def on_message(self, connection: Connection, message: Message) -> None:
-        if type(message) not in _ACCEPTED[connection.peer.role] and answers_ping(connection, message):
-            return
-        _check(connection.peer, message)
+        peer = connection.peer
+        if type(message) not in _ACCEPTED[peer.role]:
+            if answers_ping(connection, message):
+                return
+            name = type(message).__name__
+            raise errors.ProtocolError(f"the metadata repository does not take {name} from a {peer.role.name}")
+        _check(peer, message)
         self._is_active = True
+        self._is_in_turn = True
+        self.peers.hold()
         try:
             self.repository.on_message(self.peers.name(connection), message, time.time())
         except errors.InvalidArgument as error:
@@ -171,8 +180,9 @@ class MetadataRepositoryServer:
     def on_turn(self, _connection: Connection) -> None:
         # Whoever has reported waits for nothing else; and so that the nodes need not wait for the end of the loop's
         # turn, what comes of it is sent at once.
+        self._is_in_turn = False
         self._drive()
-        self.peers.flush()
+        self.peers.release()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         address = self.peers.drop(connection)
@@ -183,7 +193,11 @@ class MetadataRepositoryServer:
             self._log.info("connection closed", peer=_named(connection), reason=str(error))
 
     def _send(self, address: Address, message: Message) -> None:
-        self.peers.send(address, message)  # who is not there finds out what it missed when it is again (rule 5)
+        # Who is not there finds out what it missed when it is again (rule 5).
+        if message.__class__ is Commit:
+            self.peers.send_now(address, message)
+        else:
+            self.peers.send(address, message)
 
     def _observe(self, what: object) -> None:
         self.branches[what] += 1
@@ -198,13 +212,14 @@ class MetadataRepositoryServer:
     # The journal
 
     def _wake(self) -> None:
-        self._loop.call_soon(self._drive)  # if no message was the reason, whose turn would see to it
+        if not self._is_in_turn:
+            self._loop.call_soon(self._drive)
 
     def _drive(self) -> None:
         journal = self._journal
         while not self._has_failed and (group := journal.take()) is not None:
             journal.write(group)
-            journal.sync(group)
+            journal.sync(group, mark=False)
             self.groups += group.needs_sync
             try:
                 journal.finish(group)
@@ -221,6 +236,7 @@ class MetadataRepositoryServer:
         self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
         self._is_active = False
         try:
+            self._journal.mark()  # nobody waits for it
             self._journal.tick(self._loop.time())
             self.repository.tick(time.time())
         except errors.VarlogError as error:
@@ -233,10 +249,8 @@ def _named(connection: Connection) -> str:
 
 
 def _check(peer: Identity, message: Message) -> None:
-    """Who may say what: by their role, and a storage node only of itself."""
+    """A storage node speaks of itself only, and an address is one."""
     kind = type(message)
-    if kind not in _ACCEPTED[peer.role]:
-        raise errors.ProtocolError(f"the metadata repository does not take {kind.__name__} from a {peer.role.name}")
     if kind in _OF_A_NODE and message.snid != peer.node_id:  # type: ignore[attr-defined]
         raise errors.ProtocolError(f"storage node {peer.node_id} speaks for another one")
     if kind in _WITH_ADDRESS:

@@ -56,6 +56,7 @@ class Replicas:
         self._observe = observe
         self._served = served
         self._replicas: dict[LogStreamID, Replica] = {}
+        self._by_storage: dict[LogStreamStorage, Replica] = {}
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -65,6 +66,10 @@ class Replicas:
 
     def get(self, lsid: LogStreamID) -> Replica | None:
         return self._replicas.get(lsid)
+
+    def of(self, storage: LogStreamStorage) -> Replica:
+        """The replica whose storage it is."""
+        return self._by_storage[storage]
 
     def open_all(self) -> None:
         """Load every log stream the volumes hold (B3)."""
@@ -123,13 +128,14 @@ class Replicas:
         executor = LogStreamExecutor(identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe)
         storage.snapshot_source = executor.dedup.snapshot
         executor.recover(storage.recovered, storage.corruption)
-        replica = self._replicas[identity.lsid] = Replica(volume, storage, executor)
+        replica = self._replicas[identity.lsid] = self._by_storage[storage] = Replica(volume, storage, executor)
         self._served(executor)
         return replica
 
     def let_go(self, lsid: LogStreamID) -> str:
         """Close a replica of which no group and no read is under way, for good; what is to be deleted then."""
         volume, storage, _ = self._replicas.pop(lsid)
+        del self._by_storage[storage]
         path = self._volumes.replica_path(volume, lsid)
         storage.abandon()
         with suppress(OSError):  # what a full disk does not let be said must still be possible to do
@@ -157,6 +163,7 @@ class Replicas:
         for replica in self._replicas.values():
             replica.storage.abandon()
         self._replicas.clear()
+        self._by_storage.clear()
 
     def close(self) -> None:
         """Sync and let go of everything; a disk that fails now has failed for its own replicas only."""
@@ -166,3 +173,4 @@ class Replicas:
             except errors.VarlogError as error:
                 replica.executor.on_failed(error.code)
         self._replicas.clear()
+        self._by_storage.clear()

@@ -28,6 +28,9 @@ from varlog.core.messages import (
     AddLogStream,
     AdoptIdentity,
     Append,
+    AppendReplies,
+    AppendReply,
+    Commit,
     Decided,
     FetchLog,
     GetFingerprint,
@@ -86,6 +89,8 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
 }
 
 
+_ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies})
+"""What a client waits for, and gets before anything else is done."""
 _HOSTED: Final = frozenset[type[Message]](
     {AddLogStream, AdoptIdentity, RemoveLogStream, GetInfo, GetFingerprint, Unseal}
 )
@@ -253,6 +258,8 @@ class StorageNodeServer:
 
     def _on_metadata_message(self, message: Message) -> None:
         match message:
+            case Commit():
+                self._receive(METADATA_REPOSITORY, message)
             case Metadata():
                 self._on_metadata(message)
             case Decided():
@@ -266,6 +273,7 @@ class StorageNodeServer:
         self._guarded(lambda: self.node.on_message(source, message, self._loop.time()))
 
     def _guarded(self, receive: Callable[[], None]) -> None:
+        self.peers.hold()  # until `on_turn`
         try:
             receive()
         except errors.ConsistencyViolation as error:
@@ -296,8 +304,11 @@ class StorageNodeServer:
 
     def on_turn(self, _connection: Connection) -> None:
         self._take_appends()
-        self.peers.flush()
-        self._settle_soon()
+        self.peers.release()
+        if self.node.is_quiet and not self._is_settling:
+            self._settle()  # nothing else will come in this turn that it could be settled together with
+        else:
+            self._settle_soon()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         self._take_appends()
@@ -306,7 +317,11 @@ class StorageNodeServer:
             self._log.info("connection closed", peer=address, reason=str(error))
 
     def _send(self, address: Address, message: Message) -> None:
-        if not self.peers.send(address, message) and address.startswith("sn/"):
+        if message.__class__ in _ANSWERS:
+            self.peers.send_now(address, message)
+            if message.__class__ is AppendReply and self.node.is_quiet:
+                os.sched_yield()  # where cores are few, the client first, and what is left to do here afterwards
+        elif not self.peers.send(address, message) and address.startswith("sn/"):
             self._reach(address)
 
     def _request(self) -> int:
@@ -428,7 +443,8 @@ class StorageNodeServer:
         self._is_settling = False
         if self._is_stopping:
             return
-        self._tell_others()
+        if self.node.reads or self.node.has_news:
+            self._tell_others()
         self.node.stage()
         urgent = [replica for replica in self.replicas if replica.storage.urgent_bytes is not None]
         if not urgent:
@@ -441,20 +457,20 @@ class StorageNodeServer:
 
     def _tell_others(self) -> None:
         """Do the reads, replicate, report; and before anything blocks, hand it all to the kernel."""
+        self.peers.hold()
         if self.node.reads:
             self._read_some()
         self.node.flush(self._loop.time())
         if self.node.syncing:
             self._copying.attend()
-        self.peers.flush()
+        self.peers.release()
 
     def _on_written(
         self, storage: LogStreamStorage, group: WriteGroup | None, error: errors.VarlogError | None
     ) -> None:
         if self._is_stopping:
             return
-        replica = self._replica_of(storage)
-        lsid = replica.executor.lsid
+        lsid = self.replicas.of(storage).executor.lsid
         if self._hosting.is_leaving(lsid):
             self._hosting.go_on(lsid)
             return
@@ -472,9 +488,6 @@ class StorageNodeServer:
             return
         if not self._is_writing:
             self._settle()
-
-    def _replica_of(self, storage: LogStreamStorage) -> Replica:
-        return next(replica for replica in self.replicas if replica.storage is storage)
 
     def _read_some(self) -> None:
         """So many per turn of the loop, in the order they were asked for."""
@@ -549,6 +562,8 @@ class StorageNodeServer:
         self._is_active = False
         if self.announcing.is_due:
             self._announce()
+        for writing in self._writings.values():
+            writing.mark()
         self._pass_time()
 
     def _pass_time(self) -> None:

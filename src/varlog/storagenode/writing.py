@@ -40,6 +40,8 @@ class VolumeWriting:
         self._busy: set[LogStreamStorage] = set()
         self._idle: asyncio.Future[None] | None = None
         """There once it is stopping; done when no group is under way any more."""
+        self._unmarked: dict[LogStreamStorage, None] = {}
+        """Synced, and not marked as synced."""
         self._seconds = 0.0
         """How long a small group took lately."""
 
@@ -48,8 +50,7 @@ class VolumeWriting:
 
     def submit(self, storage: LogStreamStorage, *, at_once: bool) -> None:
         """Write what is staged and waited for, if no group of it is under way; `at_once` or in the loop's next turn."""
-        size = storage.urgent_bytes
-        if size is None or storage in self._busy or storage.poisoned or storage.corruption is not None:
+        if storage.urgent_bytes is None or storage in self._busy or storage.poisoned or storage.corruption is not None:
             return
         self._busy.add(storage)
         if at_once:
@@ -61,14 +62,13 @@ class VolumeWriting:
         if self._idle is not None:
             self._release(storage)  # closing the storage writes what is staged
             return
-        size = storage.urgent_bytes or 0
-        if size > INLINE_BYTES or self._seconds > INLINE_SECONDS:
+        if self._seconds > INLINE_SECONDS or (storage.urgent_bytes or 0) > INLINE_BYTES:
             if self._thread is None:
                 self._thread = GroupCommitWriter()
             self._thread.submit(storage, self._on_thread)
             return
         began = time.perf_counter()
-        group, error = write_next(storage)
+        group, error = write_next(storage, mark=False)
         self._seconds += _SMOOTHING * (time.perf_counter() - began - self._seconds)
         self._end(storage, group, error)
 
@@ -83,6 +83,7 @@ class VolumeWriting:
     def _end(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
         if group is not None and error is None:
             storage.finish(group)
+            self._unmarked[storage] = None
         self._release(storage)
         self._finished(storage, group, error)
 
@@ -90,6 +91,15 @@ class VolumeWriting:
         self._busy.discard(storage)
         if self._idle is not None and not self._busy and not self._idle.done():
             self._idle.set_result(None)
+
+    def mark(self) -> None:
+        """Write down how far the logs are synced: now and then, because nobody waits for it."""
+        for storage in self._unmarked.keys() - self._busy:
+            del self._unmarked[storage]
+            try:
+                storage.mark()
+            except VarlogError as error:
+                self._finished(storage, None, error)
 
     async def stop(self) -> None:
         """Begin no further group and wait for those under way; the storages can be closed then."""

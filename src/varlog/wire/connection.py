@@ -57,7 +57,7 @@ class Receiver(Protocol):
         """A message has arrived."""
 
     def on_turn(self, connection: Connection) -> None:
-        """All messages of one read have been handed over."""
+        """All messages of one read have been handed over, or all before one that was refused."""
 
     def on_closed(self, connection: Connection, error: VarlogError | None) -> None:
         """The connection has ended; without an error if this side closed it in good order."""
@@ -115,8 +115,9 @@ class Connection(asyncio.BufferedProtocol):
 
     # The owner's and the receiver's side
 
-    def send(self, message: Message) -> bool:
-        """Queue a message; False if it was dropped, because the connection is closed or the peer takes too little.
+    def send(self, message: Message, *, held: bool = False) -> bool:
+        """Queue a message; False if it was dropped, because the connection is closed or the peer takes too little. It
+        is sent at the end of the loop's turn, or if it is `held` when the caller flushes.
 
         Bytes inside the message are sent from where they lie and must not change. A message that cannot be said in
         bytes, such as one with a number that is too large for its field, raises `InvalidArgument`.
@@ -129,7 +130,8 @@ class Connection(asyncio.BufferedProtocol):
         except (struct.error, OverflowError, UnicodeError) as error:
             raise InvalidArgument(f"a {type(message).__name__} cannot be sent: {error}") from error
         if not queued:
-            self._call_soon(self.flush)
+            if not held:
+                self._call_soon(self.flush)
         elif size > _EARLY_FLUSH:
             self.flush()
         return True
@@ -255,12 +257,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             if self._handshake is not None:
                 self._advance_hello(nbytes)
-            elif reader.advance(nbytes, self._deliver, self) and not self.closed:
+            elif reader.advance(nbytes, self._deliver, self):
                 self._receiver.on_turn(self)
         except PeerRefused as refused:
             self._shut(refused.error)
         except VarlogError as error:
             self.close(error)
+            if self._handshake is None:
+                self._receiver.on_turn(self)  # it may have had messages before the one that was wrong
         if self._borrowed and not reader.partial:
             self._give_back()
         elif reader.partial and not self.closed:
@@ -335,7 +339,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._handshake is None and not self.closed:
             reader.halted = False
             reader.open()
-            if reader.advance(0, self._deliver, self) and not self.closed:
+            if reader.advance(0, self._deliver, self):
                 self._receiver.on_turn(self)
 
     def _on_hello(self, message: Message) -> None:
