@@ -257,6 +257,7 @@ def append_replies(number: int) -> Codec:
 def replicate(number: int) -> Codec:
     pack, unpack, head = _fixed(Replicate)
     each = 8 + 4
+    unpack_one = Struct("<QI").unpack_from
     most, most_bytes = limits.REPLICATE_BATCHES, limits.MAX_BATCH_BYTES
     # The last small message and its frame: it goes to every backup, and is packed once. They are one tuple, so that
     # loops in several threads can never take a message for another.
@@ -287,6 +288,10 @@ def replicate(number: int) -> Codec:
     def adopt(body: bytes | memoryview, begin: int, end: int) -> Message:
         lsid, epoch, llsn, n = unpack(body, begin)
         at = begin + head + n * each
+        if n == 1 and at <= end:  # of a single append, nothing more is needed
+            prev_sequence, length = unpack_one(body, begin + head)
+            if at + length == end:
+                return Replicate(lsid, epoch, llsn, (prev_sequence,), (body[at:end],))
         if not 0 < n <= most or at > end:
             raise ProtocolError(f"{n} batches in {end - begin} bytes")
         columns = struct.unpack_from(f"<{n}Q{n}I", body, begin + head)
