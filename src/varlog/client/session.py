@@ -233,10 +233,14 @@ class Session:
             self._reach(address)
         return False
 
-    def send_now(self, address: Address, message: Message) -> None:
+    def send_now(self, address: Address, message: Message) -> bool:
         """The same, and the node can begin with it while this turn of the loop goes on."""
-        if self.send(address, message):
-            self._connections[address].flush()
+        connection = self._connections.get(address)
+        if connection is None:
+            return self.send(address, message)
+        is_sent = connection.send(message, held=True)
+        connection.flush()
+        return is_sent
 
     def _reach(self, address: Address) -> None:
         for node in self.metadata.nodes if self.metadata is not None else ():

@@ -22,9 +22,9 @@ from varlog.client.diagnosis import explain
 from varlog.client.entries import AppendResult
 from varlog.client.room import Room
 from varlog.client.session import Session
-from varlog.core.address import node_address
+from varlog.core.address import Address, node_address
 from varlog.core.appending import Outcome, Rejected, Writer, WriterOptions
-from varlog.core.messages import GetInfo
+from varlog.core.messages import GetInfo, Message
 from varlog.core.routing import takes_appends
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID, WriterID
 
@@ -76,7 +76,7 @@ class Appends:
                 _new_writer_id,
                 new_request,
                 _timestamp,
-                session.send,
+                self._send,
                 self._settle,
                 options,
             ),
@@ -84,6 +84,11 @@ class Appends:
         )
         self._writers.add(writer)
         return writer
+
+    def _send(self, address: Address, message: Message) -> bool:
+        # An append that is alone need not wait for others that would be sent together with it.
+        send = self.session.send_now if self.room.items == 1 else self.session.send
+        return send(address, message)
 
     def retire(self, writer: Writer) -> None:
         """A writer that has nothing under way is not needed any more."""
