@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -117,11 +116,13 @@ def test_what_is_held_is_sent_when_it_is_released_and_what_is_urgent_before() ->
             _, here = await enter(there, server, Role.STORAGE_NODE, 8)
             there.peers.hold()
             assert there.peers.send("sn/8", GetMetadata(1))
-            await asyncio.sleep(0.05)
-            assert not here.messages
+            connection = there.peers.at("sn/8")
+            assert connection is not None
+            assert connection.buffered > 0
             assert there.peers.send_now("sn/8", GetMetadata(2))
             assert not there.peers.send_now("sn/9", GetMetadata(2))
             assert await here.received(2) == [GetMetadata(1), GetMetadata(2)], "in order"
+            assert connection.buffered == 0
             assert there.peers.send("sn/8", GetMetadata(3))
             there.peers.release()
             assert (await here.received(3))[-1] == GetMetadata(3)
