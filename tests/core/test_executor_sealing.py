@@ -89,6 +89,20 @@ def test_a_seal_that_falls_into_a_batch_is_a_violation() -> None:
         replica.seal(3, 2)
 
 
+def test_rule7_a_batch_of_an_epoch_that_was_missed_may_lie_across_a_seal_point() -> None:
+    """Seed 28: a replica was away for a whole epoch, in which other batches took the place of its own."""
+    replica = running(committed=1, stored=1)
+    replica.append(2, b"a", b"b", b"c")
+    replica.sync()
+    assert replica.ends == (2, 5, 5)
+    replica.seal(5, 3)
+    assert replica.state == "SEALING 5"
+    replica.sync()
+    assert replica.ends == (2, 2, 2), "none of it can have been committed"
+    again = replica.restarted()
+    assert again.ends == (2, 2, 2)
+
+
 def test_rule2_a_seal_of_a_passed_epoch_is_refused() -> None:
     replica = running(committed=1, stored=1).run()
     replica.append(2, epoch=4)

@@ -61,7 +61,7 @@ class Primary:
         """Whether a backup is given up."""
         self.now += seconds
         self.forget()
-        return self.backups.tick(self.pending, self.now)
+        return self.backups.tick(self.pending, self.now) is not None
 
 
 def run(primary: Primary, seconds: float, each: Callable[[], None]) -> bool:

@@ -44,6 +44,11 @@ class Idle:
         self.world.processes[name].kill()
         self.disks[name].power_loss(self.world.rng("power"))
 
+    def lose_disk(self, name: str) -> None:
+        self.kill(name)
+        self.disks[name] = SimDisk()
+        self.disks[name].mkdir("/d")
+
     def restart(self, name: str) -> None:
         if not self.world.processes[name].alive:
             self.world.processes[name].start()

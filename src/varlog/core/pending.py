@@ -118,6 +118,10 @@ class PendingBatches:
         """The batch that begins at an LLSN."""
         return next((batch for batch in self._batches if batch.llsn == llsn), None)
 
+    def across(self, llsn: LLSN) -> Pending | None:
+        """The batch that begins before an LLSN and ends after it."""
+        return next((batch for batch in self._batches if batch.llsn < llsn < batch.end), None)
+
     def check_repeated(self, llsn: LLSN, header: BatchHeader, where: str) -> None:
         """A batch that is here comes again, and must be the same one."""
         stored = self.at(llsn)

@@ -51,12 +51,16 @@ class Sealing(LogStreamContext):
         self._reply_when_promised(source, message.request)
 
     def _promise_seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
-        self._void_from(llsn_end)
+        # A batch across the seal point can only be one of an epoch after which the log went on without this replica: it
+        # was never committed, and what is below the point in its place is to be copied (rule 7).
+        across = self._pending.across(llsn_end)
+        kept_end = across.llsn if across is not None and across.epoch < epoch - 1 else llsn_end
+        self._void_from(kept_end)
         self.epoch = epoch
         self.seal_point = llsn_end
         self._backups = None
         self._promise_epoch(epoch)
-        self._staging.seal(epoch, llsn_end)
+        self._staging.seal(epoch, kept_end)
         complete = self.committed_end == llsn_end and self.healthy
         self._observe(Branch.M5_SEALED_AT_ONCE if complete else Branch.M5_SEALING)
         self._enter(states.Event.SEAL_COMPLETE if complete else states.Event.SEAL_BEHIND)

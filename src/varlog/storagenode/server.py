@@ -546,7 +546,7 @@ class StorageNodeServer:
         """A scrub or a fingerprint of a replica has ended."""
         if self._is_stopping:
             return
-        lsid = self._replica_of(storage).executor.lsid
+        lsid = self.replicas.of(storage).executor.lsid
         if self._hosting.is_leaving(lsid):
             self._hosting.go_on(lsid)
         elif damage is not None:
