@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
 from typing import Final, Self
@@ -50,9 +51,19 @@ class Cluster:
     """See the module's text."""
 
     def __init__(
-        self, directory: Path, *, nodes: int = 3, streams: int = 2, files: Files = Files.PLAIN, proxied: bool = False
+        self,
+        directory: Path,
+        *,
+        nodes: int = 3,
+        spares: int = 0,
+        managers: int = 1,
+        streams: int = 2,
+        files: Files = Files.PLAIN,
+        proxied: bool = False,
+        replace_after: float = 30.0,
     ) -> None:
         self.path = directory
+        self.factor = nodes
         self.proxies: dict[str, BreakingProxy] = {}
         """By whom they lead to, and on the way to the metadata repository by who comes."""
         self._streams = streams
@@ -61,8 +72,9 @@ class Cluster:
         (directory / "meta").mkdir(parents=True)
         Secret.create(directory / "secret")
         self.vmr = self._daemon("vmr", path=str(directory / "meta"))
-        self.vms = self._daemon("vms")
-        self.nodes = [self._node(number) for number in range(1, nodes + 1)]
+        names = ["vms", *(f"vms{number}" for number in range(2, managers + 1))]
+        self.managers = [self._daemon(name, replace_after=str(replace_after)) for name in names]
+        self.nodes = [self._node(number) for number in range(1, nodes + spares + 1)]
 
     def _node(self, number: int) -> Daemon:
         volume = self.volume(f"vsn{number}")
@@ -71,7 +83,7 @@ class Cluster:
 
     def _daemon(self, name: str, **options: str) -> Daemon:
         layer: list[str] = []
-        if self._files is Files.FORGETFUL and name != "vms":
+        if self._files is Files.FORGETFUL and not name.startswith("vms"):
             layer = ["--forgetful", str(self.path / f"{name}.scratch")]
         elif self._files is Files.FILLABLE and name.startswith("vsn"):
             layer = ["--fillable", str(self.full_marker(name))]
@@ -88,7 +100,11 @@ class Cluster:
 
     @property
     def daemons(self) -> list[Daemon]:
-        return [self.vmr, self.vms, *self.nodes]
+        return [self.vmr, *self.managers, *self.nodes]
+
+    @property
+    def vms(self) -> Daemon:
+        return self.managers[0]
 
     # Life
 
@@ -119,9 +135,11 @@ class Cluster:
         )
         await self.start(*self.daemons[1:])
         async with varlog.admin(self.path) as admin:
-            for node in self.nodes:
+            for node in self.nodes[: self.factor]:
                 await admin.add_node(node.options.get("advertise", node.address))
-            await admin.add_topic(TOPIC, streams=self._streams)
+            await admin.add_topic(TOPIC, replication_factor=self.factor, streams=self._streams)
+            for node in self.nodes[self.factor :]:
+                await admin.add_node(node.options.get("advertise", node.address))
 
     def _way_to_vmr(self, name: str) -> str:
         return self.proxies[f"{name} to vmr"].address if self._proxied else self.vmr.address
@@ -160,10 +178,11 @@ class Cluster:
 
     async def stop(self) -> dict[str, int]:
         """SIGTERM for all, one after another, those that hold data last; their exit codes."""
-        return {daemon.name: await daemon.stop() for daemon in (self.vms, *self.nodes, self.vmr)}
+        return {daemon.name: await daemon.stop() for daemon in (*self.managers, *self.nodes, self.vmr)}
 
     async def settled(self, seconds: float = SECONDS) -> None:
-        """Wait until every log stream runs on every replica, and every replica knows all that is committed."""
+        """Wait until every log stream runs on as many replicas as it is to have, and every replica knows all that is
+        committed."""
         told: list[str] = []
 
         async def is_settled() -> bool:
@@ -178,6 +197,26 @@ class Cluster:
                 await until(is_settled, seconds)
             except TimeoutError:
                 raise AssertionError("the cluster is not in order:\n" + "\n".join(told)) from None
+
+    async def sets(self) -> dict[int, tuple[int, ...]]:
+        """On which nodes each log stream that runs is."""
+        async with varlog.admin(self.path) as admin:
+            streams = await admin.streams()
+        return {stream.lsid: stream.replicas for stream in streams if stream.status is StreamStatus.RUNNING}
+
+    async def is_on(self, condition: Callable[[tuple[int, ...]], bool]) -> None:
+        """Wait until every log stream runs, on nodes that are as they should be."""
+
+        async def are_all() -> bool:
+            sets = await self.sets()
+            return len(sets) == self._streams and all(map(condition, sets.values()))
+
+        await until(are_all)
+
+    async def primary(self) -> Daemon:
+        """Of the first log stream."""
+        async with varlog.admin(self.path) as admin:
+            return self.nodes[min(await admin.streams(), key=lambda stream: stream.lsid).primary - 1]
 
     # Evidence
 
@@ -200,13 +239,16 @@ async def unsettled(admin: varlog.Admin) -> list[str]:
     told = []
     metadata = await admin.metadata()
     replicas = {}
-    for node in metadata.nodes:
-        info = await admin.node(node.snid)
-        replicas.update({(node.snid, replica.lsid): replica for replica in info.replicas})
+    for snid in {snid for stream in metadata.streams for snid in stream.replicas}:
+        info = await admin.node(snid)
+        replicas.update({(snid, replica.lsid): replica for replica in info.replicas})
     hwms = {topic.tpid: topic.hwm for topic in metadata.topics}
+    factors = {topic.tpid: topic.replication_factor for topic in metadata.topics}
     for stream in metadata.streams:
         if stream.status is not StreamStatus.RUNNING:
             told.append(f"log stream {stream.lsid} is {stream.status.name}")
+        if len(stream.replicas) != factors[stream.tpid]:
+            told.append(f"log stream {stream.lsid} is on nodes {stream.replicas} alone")
         wanted = (True, stream.epoch, stream.llsn_end, hwms[stream.tpid])
         for snid in stream.replicas:
             replica = replicas.get((snid, stream.lsid))

@@ -30,6 +30,12 @@ PACE: Final = 0.005
 PIPELINE: Final = "pipeline"
 
 
+def large_batches() -> Iterator[list[bytes]]:
+    """To fill disks with; no two entries are equal."""
+    for number in count(1):
+        yield [f"large/{number}/{i}/".encode() + bytes(20_000) for i in range(10)]
+
+
 class Load:
     """The clients of a run and their history."""
 

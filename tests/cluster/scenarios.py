@@ -24,6 +24,8 @@ from varlog.sim.evidence import Evidence
 
 Scenario = Callable[[Cluster, Load, Random], Awaitable[None]]
 
+REPLACE_AFTER: Final = 2.0
+"""How long a node is away before a spare takes its place."""
 HANG_SECONDS: Final = 1.5
 """Long enough for others to give up on who hangs."""
 PESTER_SECONDS: Final = 4.0
@@ -38,9 +40,19 @@ async def live_through(
     files: Files = Files.PLAIN,
     proxied: bool = False,
     trims: bool = False,
+    spares: int = 0,
+    managers: int = 1,
 ) -> Evidence:
     """See the module's text."""
-    async with Cluster(directory, files=files, proxied=proxied) as cluster:
+    cluster = Cluster(
+        directory, files=files, proxied=proxied, spares=spares, managers=managers, replace_after=REPLACE_AFTER
+    )
+    return await live_through_on(cluster, scenario, seed=seed, trims=trims)
+
+
+async def live_through_on(cluster: Cluster, scenario: Scenario, *, seed: int = 1, trims: bool = False) -> Evidence:
+    """The same on a cluster that was made for it."""
+    async with cluster:
         async with load_on(cluster, seed=seed, trims=trims) as load:
             await load.grows()
             await scenario(cluster, load, Random(seed))
@@ -51,7 +63,7 @@ async def live_through(
             liveness = load.liveness(healed)
         assert set((await cluster.stop()).values()) == {0}
         evidence = cluster.evidence(load.history, liveness)
-        judge(evidence, directory)
+        judge(evidence, cluster.path)
         assert not out_of_order(load.history, PIPELINE)
         return evidence
 

@@ -18,20 +18,34 @@ from random import Random
 from time import monotonic
 
 from tests.cluster.cluster import Files
+from tests.cluster.repairs import ON_PROXIED_REPAIR, ON_REPAIR, WITH_SPARE
 from tests.cluster.scenarios import ON_DIRECT, ON_PROXIES, live_through
 
 
 def play(seed: int) -> None:
     """One round."""
     rng = Random(seed)
-    proxied = rng.random() < 0.4
-    scenario = rng.choice(ON_PROXIES if proxied else ON_DIRECT)
+    proxied, spares, managers = rng.random() < 0.4, rng.choice((0, 0, 1)), rng.choice((1, 1, 2))
+    scenarios = [*ON_PROXIES, *ON_PROXIED_REPAIR] if proxied else [*ON_DIRECT, *ON_REPAIR, *(WITH_SPARE * spares)]
+    scenario = rng.choice(scenarios)
     files = rng.choice((Files.PLAIN, Files.FORGETFUL))
     trims = rng.random() < 0.5
-    print(f"seed {seed}: {scenario.__name__}, {files.value} files{', trims' if trims else ''}", end="", flush=True)  # noqa: T201
+    what = f"{files.value} files, {spares} spares, {managers} managers{', trims' if trims else ''}"
+    print(f"seed {seed}: {scenario.__name__}, {what}", end="", flush=True)  # noqa: T201
     directory = Path(tempfile.mkdtemp(prefix="varlog-soak-"))
     begun = monotonic()
-    asyncio.run(live_through(scenario, directory / "cluster", seed=seed, files=files, proxied=proxied, trims=trims))
+    asyncio.run(
+        live_through(
+            scenario,
+            directory / "cluster",
+            seed=seed,
+            files=files,
+            proxied=proxied,
+            trims=trims,
+            spares=spares,
+            managers=managers,
+        )
+    )
     print(f": {monotonic() - begun:.1f} s")  # noqa: T201
     shutil.rmtree(directory)
 
