@@ -326,3 +326,28 @@ def test_rule15_a_corrupt_replica_is_never_sealed() -> None:
     assert not replica.executor.healthy
     assert replica.reply(replica.seal(3, 3)) == "Corrupt"
     assert replica.state.startswith("SEALING")
+
+
+def test_M7_a_primary_says_which_backup_was_silent_until_it_runs_again() -> None:
+    replica = Replica().run((ME, OTHER, THIRD))
+    replica.append(1)
+    replica.sync()
+    replica.acknowledged(2, snid=THIRD)
+    for _ in range(12):
+        replica.tick(0.1)
+    assert replica.state == "SEALING 2"
+    assert replica.executor.info().suspect == OTHER
+    replica.seal(3, 1)
+    replica.sync()
+    assert replica.executor.info().suspect == OTHER
+    replica.unseal(4, (ME, THIRD))
+    assert replica.executor.info().suspect == 0
+
+
+def test_M7_a_backup_that_refuses_is_not_suspected() -> None:
+    """It says itself what is wrong with it; most often it was only sealed first."""
+    replica = Replica().run((ME, OTHER))
+    replica.append(1)
+    replica.acknowledged(1, accepted=False)
+    assert replica.state == "SEALING 2"
+    assert replica.executor.info().suspect == 0
