@@ -110,25 +110,46 @@ class Network(Cluster):
         command("ip", "rule", "del" if undo else "add", *pair, "blackhole")
 
 
-async def take_links_down(directory: Path) -> None:
-    """Two ways: the primary's link, then a backup's, each until the others have gone on and for as long as it takes
-    for TCP to wait long between its tries. One way: what a backup says does not reach the primary."""
+async def take_primary_down(directory: Path) -> None:
+    """The link of the primary, until the others have gone on without it."""
     network = Network(directory)
 
-    async def cuts(cluster: Cluster, load: Load, _rng: Random) -> None:
-        for node in (await cluster.primary(), await backup(cluster)):
-            network.cut(node.name)
-            await goes_on_without(cluster, load, node)
-            network.join(node.name)
-            await load.grows()
-            await has_all(cluster)
+    async def cut(cluster: Cluster, load: Load, _rng: Random) -> None:
+        await _cut(network, load, await cluster.primary())
+
+    await live_through_on(network, cut)
+
+
+async def take_backup_down(directory: Path) -> None:
+    """The link of a backup."""
+    network = Network(directory)
+
+    async def cut(cluster: Cluster, load: Load, _rng: Random) -> None:
+        await _cut(network, load, await backup(cluster))
+
+    await live_through_on(network, cut)
+
+
+async def _cut(network: Network, load: Load, node: Daemon) -> None:
+    network.cut(node.name)
+    await goes_on_without(network, load, node)
+    network.join(node.name)
+    await load.grows()
+    await has_all(network)
+
+
+async def mute_backup(directory: Path) -> None:
+    """What a backup says does not reach the primary, while everybody else hears it and it hears everybody."""
+    network = Network(directory)
+
+    async def cut(cluster: Cluster, load: Load, _rng: Random) -> None:
         primary, node = await cluster.primary(), await backup(cluster)
         network.mute(node.name, to=primary.name)
         await load.grows()
         network.mute(node.name, to=primary.name, undo=True)
         await has_all(cluster)
 
-    await live_through_on(network, cuts)
+    await live_through_on(network, cut)
 
 
 # Disks
@@ -174,7 +195,7 @@ async def fill_disks(directory: Path) -> None:
 
 
 SCENARIOS: Final[Mapping[str, Callable[[Path], Awaitable[None]]]] = {
-    scenario.__name__: scenario for scenario in (take_links_down, fill_disks)
+    scenario.__name__: scenario for scenario in (take_primary_down, take_backup_down, mute_backup, fill_disks)
 }
 
 
