@@ -198,6 +198,24 @@ def test_a_node_takes_the_place_of_another(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_dead_node_is_replaced_and_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path, nodes=4)
+        async with varlog.admin(tmp_path) as admin:
+            (before,) = await admin.streams()
+            leaver, spare = before.replicas[2], ({1, 2, 3, 4} - set(before.replicas)).pop()
+            await filled(tmp_path)
+            await cluster.nodes[leaver - 1].stop()
+            await reached(admin, on(1, *(set(before.replicas) - {leaver})))
+            await admin.replace_node(leaver, spare)
+            await reached(admin, on(1, *(set(before.replicas) - {leaver}), spare))
+            await admin.remove_node(leaver)
+        await assert_filled(tmp_path)
+        await cluster.stop()
+
+    run(main())
+
+
 def test_a_replica_is_moved_while_appends_go_on(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = await EmbeddedCluster.start(tmp_path, nodes=4)

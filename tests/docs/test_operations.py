@@ -11,6 +11,8 @@ import pytest
 
 from tests.docs.sessions import blocks_of
 from varlog import limits
+from varlog.core.manager import REPLACE_AFTER
+from varlog.core.world import CLOSED_DEAD_AFTER, DEAD_AFTER
 from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig, load, options
 from varlog.daemon.service import Exit
 from varlog.errors import VarlogError
@@ -85,6 +87,12 @@ def _get(url: str) -> str:
 )
 def test_limits_are_what_they_are(what: str, told: str) -> None:
     assert [what, told] in ROWS
+
+
+def test_how_long_a_node_is_waited_for() -> None:
+    told = {row[0] for row in ROWS if len(row) == 2}
+    assert f"{CLOSED_DEAD_AFTER:g} to {DEAD_AFTER:g} s of silence" in told
+    assert f"{REPLACE_AFTER:g} s" in told
 
 
 def test_config_files_are_accepted(tmp_path: Path) -> None:
