@@ -101,24 +101,40 @@ def draw(outcomes: Mapping[str, Outcome], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-async def run(directory: Path, kinds: Sequence[str], runs: int) -> dict[str, Outcome]:
-    """What the asked-for kinds of runs gave."""
+class Kept:
+    """What the runs gave, in a file that is written after each kind."""
+
+    def __init__(self, asked: Sequence[str] | None) -> None:
+        self._path = harness.RESULTS / "faults-runs.json"
+        found: dict[str, Outcome] = {}
+        if asked and self._path.exists():
+            found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Outcome])
+        self.outcomes = {kind: found[kind] for kind in KINDS if kind in found}
+
+    def add(self, kind: str, outcome: Outcome) -> None:
+        found = self.outcomes | {kind: outcome}
+        self.outcomes = {kind: found[kind] for kind in KINDS if kind in found}
+        harness.RESULTS.mkdir(parents=True, exist_ok=True)
+        self._path.write_bytes(msgspec.json.encode(self.outcomes) + b"\n")
+
+
+async def run(directory: Path, kinds: Sequence[str], runs: int, kept: Kept) -> None:
+    """The asked-for kinds of runs."""
     gc.collect()
     gc.freeze()
-    tell, outcomes = Progress(), {}
+    tell = Progress()
     for kind in kinds:
         tell(kind)
         async with stage(directory / kind, tell) as here:
             await KINDS[kind](here, runs)
-            outcomes[kind] = here.outcome
-    return outcomes
+            kept.add(kind, here.outcome)
 
 
-async def run_until_terminated(directory: Path, kinds: Sequence[str], runs: int) -> dict[str, Outcome]:
+async def run_until_terminated(directory: Path, kinds: Sequence[str], runs: int, kept: Kept) -> None:
     """Who ends the benchmark finds no daemons and no gigabytes left behind."""
-    running = asyncio.ensure_future(run(directory, kinds, runs))
+    running = asyncio.ensure_future(run(directory, kinds, runs, kept))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
-    return await running
+    await running
 
 
 def main() -> int:
@@ -126,14 +142,10 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=RUNS, help="how many of each kind")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="these kinds of runs; the others stay as they were")
     asked = parser.parse_args()
-    kept = harness.RESULTS / "faults-runs.json"
+    kept = Kept(asked.only)
     with alone(), scratch() as directory:
-        found = uvloop.run(run_until_terminated(directory, asked.only or list(KINDS), asked.runs))
-    if asked.only and kept.exists():
-        found = msgspec.json.decode(kept.read_bytes(), type=dict[str, Outcome]) | found
-    outcomes = {kind: found[kind] for kind in KINDS if kind in found}
-    harness.RESULTS.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(msgspec.json.format(msgspec.json.encode(outcomes), indent=1) + b"\n")
+        uvloop.run(run_until_terminated(directory, asked.only or list(KINDS), asked.runs, kept))
+    outcomes = kept.outcomes
     draw(outcomes, harness.RESULTS / "faults-timeline.png")
     rows = seconds_rows(outcomes)
     if "sync" in outcomes:

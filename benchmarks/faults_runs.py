@@ -92,6 +92,12 @@ class Stage:
     async def in_order(self) -> StreamInfo:
         return await self.reached(lambda stream: len(stream.replicas) == 3)
 
+    async def answered(self, since: float) -> None:
+        """Wait for an acknowledgement. What the metadata says is not enough after a restart: it may be of before."""
+        async with asyncio.timeout(ORDER_SECONDS):
+            while not self.traffic.acks or self.traffic.acks[-1].told < since:
+                await asyncio.sleep(LOOK_SECONDS)
+
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
         """Traffic, before the fault and after it, and the judgement."""
@@ -222,6 +228,6 @@ async def restart_all(stage: Stage, runs: int) -> None:
             executed = perf_counter()
             assert all(daemon.alive for daemon in daemons)
             await asyncio.gather(*starting)
+            await stage.answered(executed)
             await stage.in_order()
-            await asyncio.sleep(AFTER)
             stage.note("restart-all", first_after(stage.traffic.acks, executed), executed)
