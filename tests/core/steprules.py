@@ -50,7 +50,7 @@ class _Rules:
             if stream.lsid == getattr(message, "lsid", None):
                 self.stream = stream
         if self.node:
-            assert world.answers(self.node), message
+            assert not world.is_dead(self.node), message
 
     def replica(self, snid: StorageNodeID | None = None) -> ReplicaInfo | None:
         return self.world.replica(self.node if snid is None else snid, self.stream.lsid)
@@ -98,17 +98,19 @@ class _Rules:
         sealed = self.stream.epoch - (self.stream.status is StreamStatus.UNSEALING)
         assert self.stream.status in (StreamStatus.SEALED, StreamStatus.UNSEALING)
         assert (epoch, llsn_end) == (sealed, self.stream.llsn_end)
-        replica = self.replica()
+        replica = self.world.recent(self.node, self.stream.lsid)
         assert replica is not None
         assert replica.healthy
-        assert self.world.is_identified(self.node)
+        assert self.world.is_identified(self.node) or not self.world.answers(self.node)
 
     def check_unseal(self, message: Unseal) -> None:
         """Rule 3: backups first, primary last."""
         stream = self.stream
         assert stream.status is StreamStatus.UNSEALING
         assert (message.epoch, message.replicas, message.primary) == (stream.epoch, stream.replicas, stream.primary)
-        assert self.sound(self.node, SEALED, stream.epoch - 1)
+        replica = self.world.recent(self.node, stream.lsid)
+        assert replica is not None
+        assert (replica.state, replica.epoch) == (SEALED, stream.epoch - 1)
         if self.node == stream.primary:
             backups = [snid for snid in stream.replicas if snid != stream.primary]
             assert all(self.sound(snid, RUNNING, stream.epoch) for snid in backups)
@@ -151,10 +153,12 @@ class _Rules:
             case UnregisterStream():
                 assert stream.status is StreamStatus.ABORTED
                 assert not self.world.replicas(stream.lsid)
-                assert all(self.world.answers(snid) for snid in self.world.nodes)
+                assert all(self.world.knows(snid, stream.lsid) for snid in self.world.nodes)
             case RenewNode(_, snid, generation):
                 assert not self.world.is_identified(snid)
                 assert generation == self.world.nodes[snid].generation > 0
-                assert not any(snid in stream.replicas for stream in self.world.metadata.streams)
+                for known in self.world.metadata.streams:
+                    runs = known.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING)
+                    assert not (runs and snid in known.replicas)
             case _:
                 raise AssertionError(f"a manager has no reason to send {self.message}")

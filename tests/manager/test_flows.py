@@ -33,12 +33,12 @@ from varlog.wire.endpoint import parse_address
 async def looks(manager: ManagerServer, count: int = 2) -> None:
     """Wait until a manager has heard from every node so many times more."""
     for _ in range(count):
-        before = max(info.request for _, info in manager.infos.values())
+        before = max(info.request for info in manager.infos.values())
         await until(partial(_all_beyond, manager, before))
 
 
 def _all_beyond(manager: ManagerServer, request: int) -> bool:
-    return all(info.request > request for _, info in manager.infos.values())
+    return all(info.request > request for info in manager.infos.values())
 
 
 def executor_of(small: Small, number: int) -> LogStreamExecutor:

@@ -15,12 +15,14 @@ from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import AbortStream, RemoveLogStream, RenewNode, StreamInfo, UnregisterStream
 from varlog.core.steps import Situation, Step, name, nodes, wait
 from varlog.core.world import Sight
+from varlog.types import StreamStatus
 
+_RUNS: Final = (StreamStatus.RUNNING, StreamStatus.UNSEALING)
 GIVE_UP_AFTER: Final = 30.0
 """How long a log stream may be in the making."""
-RENEW_AFTER: Final = 6.0
-"""How long a registered node has to be without a secret before it gets a new one: one that was just registered may be
-about to be handed its first."""
+RENEW_AFTER: Final = 1.0
+"""How long a registered node has to be without a secret before it gets a new one: one that was just registered is about
+to be handed its first."""
 
 
 def give_up_creating(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
@@ -38,7 +40,7 @@ def collect_aborted(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     for snid in hosts:
         why = f"{name(stream)}: node {snid} is to remove what was made of it"
         yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, new_only=True), why)
-    silent = [snid for snid in situation.world.nodes if not situation.world.answers(snid)]
+    silent = [snid for snid in situation.world.nodes if not situation.world.knows(snid, stream.lsid)]
     if silent:
         yield wait(name(stream), f"was given up; {nodes(silent)} may have something of it and do not answer")
     elif not hosts:
@@ -47,16 +49,16 @@ def collect_aborted(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
 
 
 def renew_nodes(situation: Situation) -> Iterator[Step]:
-    """A node that has lost its disks is in no set any more: it is given a new secret and begins anew (B11). The proof
-    is left to whoever makes the secret."""
+    """A node that has lost its disks is given a new secret, and begins anew, when nothing runs that counts on what it
+    had (B11). The proof is left to whoever makes the secret."""
     world = situation.world
     for snid, node in world.nodes.items():
         lost = situation.memory.seconds(world.now, Sight.UNIDENTIFIED, snid)
         if lost is None or lost < RENEW_AFTER:
             continue
-        sets = [stream for stream in world.metadata.streams if snid in stream.replicas]
-        if sets:
-            listed = ", ".join(str(stream.lsid) for stream in sets)
+        running = [stream for stream in world.metadata.streams if snid in stream.replicas and stream.status in _RUNS]
+        if running:
+            listed = ", ".join(str(stream.lsid) for stream in running)
             yield wait(f"node {snid}", f"has lost its disks; it begins anew when log streams {listed} go on without it")
         else:
             why = f"node {snid}: has lost its disks, and begins anew with another secret"

@@ -144,9 +144,11 @@ class LogStreamContext:
         return (self.lsid, self.epoch, self.durable_version, self.committed_end, self.durable_end, self.healthy)
 
     def info(self) -> ReplicaInfo:
+        # A seal is told of when it is durable: what is decided on it must not wait for a disk.
+        state = states.SEALING if self.state is states.SEALED and self._promise is not None else self.state
         stats = ReplicaStats(self.batches, self.entries, self.bytes, self.commits, self.refused, self.scans, self.syncs)
         return ReplicaInfo(
-            self.lsid, self.epoch, self.state, self.committed_end, self.durable_end, self.healthy, self.tpid,
+            self.lsid, self.epoch, state, self.committed_end, self.durable_end, self.healthy, self.tpid,
             self.fault, self.global_hwm, self.local_hwm, self.trim_glsn, stats=stats, needs_sync=self.needs_sync,
             source=self.source, source_end=self.source_end, suspect=self.suspect,
         )  # fmt: skip

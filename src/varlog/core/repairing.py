@@ -65,7 +65,7 @@ def repair(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     wanted = situation.world.factor(stream)
     if not leaving and not stream.joining and len(stream.replicas) >= wanted:
         return
-    if not all(situation.world.answers(snid) for snid in stream.replicas):
+    if not all(situation.world.knows(snid, stream.lsid) for snid in stream.replicas):
         return  # it may not run on all of them any more
     learner = find_learner(situation, stream)
     if learner.snid is not None:
@@ -148,7 +148,7 @@ def find_learner(situation: Situation, stream: StreamInfo, without: Collection[S
     """Who is to be the next replica of a log stream, beside those of its set and some others."""
     world = situation.world
     if (joining := stream.joining) and joining not in (*stream.replicas, *without):
-        if world.is_identified(joining):
+        if world.is_identified(joining) and world.knows(joining, stream.lsid):
             return Learner(joining)
         view = world.views.get(joining)
         what = f"has not answered for {view.silent:.1f} s" if view is not None and view.is_dead else "is not ready"
@@ -169,6 +169,9 @@ def find_learner(situation: Situation, stream: StreamInfo, without: Collection[S
 
 def _find_spare(situation: Situation, stream: StreamInfo, willing: Mapping[StorageNodeID, Info]) -> Learner:
     world, memory = situation.world, situation.memory
+    unheard = [snid for snid in world.nodes if not world.is_dead(snid) and not world.knows(snid, stream.lsid)]
+    if unheard:
+        return Learner(None, why=f"{nodes(unheard)} may have one, and will soon say so")
     away = [
         snid
         for snid in world.nodes

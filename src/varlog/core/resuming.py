@@ -121,21 +121,22 @@ def _unheard(situation: Situation, stream: StreamInfo) -> list[StorageNodeID]:
         snid
         for snid, view in situation.world.views.items()
         if snid not in stream.replicas and (not stream.joining or snid == stream.joining)
-        if not view.is_current and not view.is_dead and view.info is not None
-        if any(replica.lsid == stream.lsid for replica in view.info.replicas)
+        if not view.is_dead and not situation.world.knows(snid, stream.lsid)
+        if situation.world.recent(snid, stream.lsid) is not None
     ]
 
 
 def _bring_to_seal_point(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> Iterator[Step]:
     """Tell a replica the seal point; let it copy what it lacks if cuts cannot bring it."""
-    replica = situation.world.replica(snid, stream.lsid)
-    if replica is None or situation.fault(stream, snid) or is_ready(situation, stream, snid):
+    replica = situation.world.recent(snid, stream.lsid)
+    if replica is None or situation.fault(stream, snid) or is_ready(situation, stream, snid) or not replica.healthy:
         return
     why = f"{name(stream)}: node {snid} is to seal at LLSN {stream.llsn_end}"
     trim = situation.world.topics[stream.tpid].trim
     yield Step(node_address(snid), Seal(situation.request(), stream.lsid, stream.epoch, stream.llsn_end, trim), why)
     copies = replica.needs_sync or replica.source or snid not in stream.replicas
-    if replica.state is ReplicaState.SEALING and copies and replica.committed_end < stream.llsn_end:
+    is_behind = replica.state is ReplicaState.SEALING and replica.committed_end < stream.llsn_end
+    if is_behind and copies and situation.world.knows(snid, stream.lsid):
         step = copy(situation, stream, snid, replica)
         if step.message is not None:
             yield step
@@ -182,7 +183,7 @@ def _tell_who_lacks(situation: Situation, stream: StreamInfo, choice: Choice, le
 def _find_others(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     """Too few of the set are there: one that has lost its replica copies it anew, or somebody else does."""
     for snid in stream.replicas:
-        is_missing = situation.world.is_identified(snid) and situation.world.replica(snid, stream.lsid) is None
+        is_missing = situation.world.is_identified(snid) and situation.world.recent(snid, stream.lsid) is None
         if is_missing and not situation.is_leaving(stream, snid):
             yield from bring_up(situation, stream, Learner(snid))
             return

@@ -109,6 +109,8 @@ class Situation:
             return f"node {snid} has lost its disks"
         if self.is_cut_off(snid):
             return f"node {snid} has had no answer from the metadata repository for {view.answer.unanswered:.1f} s"
+        if not self.world.knows(snid, stream.lsid):
+            return ""
         replica = self.world.replica(snid, stream.lsid)
         if replica is None:
             return f"node {snid} has no replica of it"

@@ -32,8 +32,8 @@ def watch(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     able = [
         snid
         for snid in stream.replicas
-        if situation.world.answers(snid) and not situation.fault(stream, snid)
-    ]  # fmt: skip
+        if situation.world.replica(snid, stream.lsid) is not None and not situation.fault(stream, snid)
+    ]
     why = "; ".join(troubles.values())
     least = situation.world.least(stream)
     if len(able) >= least or not _runs(situation, stream):
@@ -70,7 +70,7 @@ def _runs(situation: Situation, stream: StreamInfo) -> bool:
         return (still or 0.0) < STILL_SECONDS
     replica = situation.world.replica(stream.primary, stream.lsid)
     if replica is None:
-        return not situation.world.answers(stream.primary)
+        return not situation.world.knows(stream.primary, stream.lsid)
     return replica.healthy and _is_in_step(replica, stream)
 
 
@@ -84,12 +84,12 @@ def follow_unsealing(situation: Situation, stream: StreamInfo) -> Iterator[Step]
     trim = situation.world.topics[stream.tpid].trim
     waiting, is_ready = [], True
     for snid in stream.replicas:
-        replica = situation.world.replica(snid, stream.lsid)
-        if replica is None:
-            is_ready = False  # it has not answered yet
-        elif replica.epoch == sealed and replica.state is ReplicaState.SEALED:
+        replica = situation.world.recent(snid, stream.lsid)
+        if replica is not None and replica.epoch == sealed and replica.state is ReplicaState.SEALED:
             waiting.append(snid)
-        elif replica.epoch != stream.epoch:
+        elif not situation.world.knows(snid, stream.lsid):
+            is_ready = False
+        elif replica is not None and replica.epoch != stream.epoch:
             is_ready = False
             why = f"{name(stream)}: node {snid} is to seal at LLSN {stream.llsn_end} before it can run"
             yield Step(node_address(snid), Seal(situation.request(), stream.lsid, sealed, stream.llsn_end, trim), why)

@@ -4,6 +4,10 @@ A `World` is one look at the cluster: the metadata, and of every registered node
 been silent. A value like any other: whoever looks fills it in, `varlog.core.manager` decides on it, `diagnosing` tells
 people of it.
 
+What a node says of a log stream is held against the metadata only if it was asked after the metadata had shown the log
+stream as it is now. In an older answer a replica that has done as it was told since would seem to have fallen behind,
+and be sealed again. What is older is good enough for a request that the replica checks itself (`World.recent`).
+
 `Memory` remembers what a single look cannot show: since when something has been as it is, and which backups were too
 slow for their primary. It is soft. Nothing that is safe depends on it: a manager that starts anew, or a second one,
 begins with an empty memory and waits longer at most. It follows from the worlds it was shown and from nothing else,
@@ -30,6 +34,8 @@ HEARD_AFTER: Final = 1.0
 
 SUSPECT_SECONDS: Final = 10.0
 """A node that has let a log stream down stays out of its set for so long, and twice as long each time more,"""
+MISSED_SECONDS: Final = 2.0
+"""or for so long if all it did was to come too late when it was to join,"""
 SUSPECT_SECONDS_MOST: Final = 300.0
 """but not longer than this;"""
 TRUST_AFTER: Final = 600.0
@@ -53,8 +59,7 @@ class NodeView(NamedTuple):
     info: Info | None = None
     """Its last answer, however old."""
     is_current: bool = False
-    """The answer was asked for after the metadata of this world had arrived. Only such an answer is held against the
-    metadata: in an older one a replica that has done as it was told since would seem to have fallen behind."""
+    """The answer may be held against the metadata, of log streams that have not changed since it was asked for."""
     silent: float = 0.0
     """Seconds since it last answered, or since the manager first knew of it."""
     is_connected: bool = True
@@ -80,6 +85,8 @@ class World:
         *,
         metadata_silent: float = 0.0,
         making: frozenset[LogStreamID] = frozenset(),
+        changed: Mapping[LogStreamID, int] | None = None,
+        replies: Iterable[tuple[StorageNodeID, ReplicaInfo]] = (),
     ) -> None:
         self.now = now
         self.metadata = metadata
@@ -93,11 +100,17 @@ class World:
             snid: seen.get(snid) or NodeView(snid, is_connected=False) for snid in self.nodes
         }
         self.topics: dict[TopicID, TopicInfo] = {topic.tpid: topic for topic in metadata.topics}
+        self._changed = changed or {}
+        """The last number that was given to a request when the metadata showed each log stream as it is now."""
         self._replicas: dict[LogStreamID, dict[StorageNodeID, ReplicaInfo]] = {}
         for snid, view in self.views.items():
             if view.answer is not None:
                 for replica in view.answer.replicas:
-                    self._replicas.setdefault(replica.lsid, {})[snid] = replica
+                    if self._is_after_change(view.answer, replica.lsid):
+                        self._replicas.setdefault(replica.lsid, {})[snid] = replica
+        for snid, replica in replies:
+            if not self.is_dead(snid):
+                self._replicas.setdefault(replica.lsid, {})[snid] = replica
 
     @classmethod
     def of(cls, metadata: Metadata, infos: Mapping[StorageNodeID, Info], now: float = 0.0) -> World:
@@ -113,6 +126,22 @@ class World:
     def replica(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
         """What a node that answers says of its replica of a log stream."""
         return self.replicas(lsid).get(snid)
+
+    def recent(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
+        """The same, or what a node that is not dead said last, though its log stream has changed since."""
+        view = self.views.get(snid)
+        if (known := self.replica(snid, lsid)) is not None or view is None or view.info is None or view.is_dead:
+            return known
+        return next((replica for replica in view.info.replicas if replica.lsid == lsid), None)
+
+    def knows(self, snid: StorageNodeID, lsid: LogStreamID) -> bool:
+        """Whether a node has said what it has of a log stream, or that it has nothing of it."""
+        view = self.views.get(snid)
+        answer = view.answer if view is not None else None
+        return snid in self.replicas(lsid) or (answer is not None and self._is_after_change(answer, lsid))
+
+    def _is_after_change(self, info: Info, lsid: LogStreamID) -> bool:
+        return info.request > self._changed.get(lsid, -1)
 
     def answers(self, snid: StorageNodeID) -> bool:
         view = self.views.get(snid)
@@ -235,7 +264,7 @@ def _sights_of_replicas(world: World, stream: StreamInfo) -> Iterator[Key]:
         yield Sight.SHORT, stream.lsid
     known = world.replicas(stream.lsid)
     for snid in stream.replicas:
-        if snid not in known and world.answers(snid):
+        if snid not in known and world.knows(snid, stream.lsid):
             yield Sight.MISSING, stream.lsid, snid
     for snid, replica in known.items():
         if not replica.healthy:
@@ -274,7 +303,9 @@ class Memory:
         streams = {stream.lsid: stream for stream in world.metadata.streams}
         for stream in streams.values():
             for snid, epoch, why in self._let_down(world, stream):
-                self._suspect(world.now, stream.lsid, snid, epoch, why)
+                self._suspect(world.now, stream.lsid, snid, epoch, why, SUSPECT_SECONDS)
+            for snid, epoch in self._missed(stream):
+                self._suspect(world.now, stream.lsid, snid, epoch, "was not ready when it was to join", MISSED_SECONDS)
         self._joining = dict(_joining(world))
         self._hosted = {lsid: hosts for lsid, stream in streams.items() if (hosts := self._hosts(world, stream))}
         self._suspicions = {
@@ -344,10 +375,13 @@ class Memory:
         for snid in known.keys() - stream.replicas if wanted else ():
             if self.has_lasted(STUCK_AFTER, world.now, Sight.BEHIND, stream.lsid, snid, known[snid].committed_end):
                 yield snid, Epoch(0), f"copied nothing for {STUCK_AFTER:.0f} s"
+
+    def _missed(self, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch]]:
+        """Who was to join with the last seal, and did not."""
         epoch, joining = self._joining.get(stream.lsid, (Epoch(0), frozenset()))
         if stream.epoch == epoch + 1:
             for snid in joining - {*stream.replicas}:
-                yield snid, epoch, "was not ready when it was to join"
+                yield snid, epoch
 
     def _slow(self, world: World, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch, str]]:
         sealed = Epoch(stream.epoch | 1)
@@ -363,14 +397,16 @@ class Memory:
         _, since = self._boots.get(snid, (0, world.now))
         return world.now - since < STARTED_LATELY
 
-    def _suspect(self, now: float, lsid: LogStreamID, snid: StorageNodeID, epoch: Epoch, why: str) -> None:
+    def _suspect(
+        self, now: float, lsid: LogStreamID, snid: StorageNodeID, epoch: Epoch, why: str, seconds: float
+    ) -> None:
         before = self._suspicions.get((lsid, snid))
         if before is None:
             before = Suspicion("", 0, Epoch(0), now)
         elif now < before.until or 0 < epoch <= before.epoch:
             return  # it is known of this already
-        seconds = min(SUSPECT_SECONDS * 2**before.times, SUSPECT_SECONDS_MOST)
-        self._suspicions[lsid, snid] = Suspicion(why, before.times + 1, max(epoch, before.epoch), now + seconds)
+        until = now + min(seconds * 2**before.times, SUSPECT_SECONDS_MOST)
+        self._suspicions[lsid, snid] = Suspicion(why, before.times + 1, max(epoch, before.epoch), until)
 
 
 def _joining(world: World) -> Iterator[tuple[LogStreamID, tuple[Epoch, frozenset[StorageNodeID]]]]:

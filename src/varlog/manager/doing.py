@@ -18,17 +18,20 @@ from varlog.core.messages import Message
 AGAIN_AFTER: Final = 0.5
 LATER_AFTER: Final = 2.0
 """Between two of the same, at first and when it has gone on for long; a copy needs to be asked for every 5 s."""
+SOON_AFTER: Final = 0.03
+"""After a refusal: it was not ready for the request."""
 LONG: Final = 10.0
 FORGET_AFTER: Final = 1.5
 
 
 class _Known:
-    __slots__ = ("seen", "sent", "sentence", "since")
+    __slots__ = ("request", "seen", "sent", "sentence", "since")
 
     def __init__(self, now: float) -> None:
         self.since = self.seen = now
         self.sent = float("-inf")
         self.sentence = ""
+        self.request = 0
 
 
 class Doing:
@@ -51,9 +54,16 @@ class Doing:
             if is_new or (step.message is not None and now - known.sent >= pause):
                 known.sent = now
                 if step.message is not None:
+                    known.request = step.message.request  # type: ignore[attr-defined]
                     self.sent[type(step.message).__name__] += 1
                 yield step, is_new
         self._known = {key: known for key, known in self._known.items() if now - known.seen < FORGET_AFTER}
+
+    def refused(self, request: int, now: float) -> None:
+        """A request was refused: if it still follows in a moment, it is made again then."""
+        for known in self._known.values():
+            if known.request == request and now - known.since < LONG:
+                known.sent = now - AGAIN_AFTER + SOON_AFTER
 
     @property
     def sentences(self) -> list[tuple[str, float]]:

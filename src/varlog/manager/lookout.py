@@ -1,17 +1,19 @@
 """Lookout: what the manager has heard, of whom, and when; and the world that follows from it.
 
-Everything is asked for with a growing number. An answer of a node counts as current only if it was asked for after the
-newest metadata had arrived: held against newer metadata, a replica that has just done what it was told would seem to
-have fallen behind.
+Everything is asked for with a growing number, and of every log stream it is known how far the numbers were when the
+metadata first showed it as it is: so it can be told whether an answer is from before or after that. A replica that
+answers a Seal or an Unseal tells how it is, too; nobody has to be asked again for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from varlog.core.messages import Info, Metadata
+import msgspec
+
+from varlog.core.messages import Info, Metadata, ReplicaInfo, ReplicaReply, StreamInfo
 from varlog.core.world import NodeView, World
-from varlog.types import LogStreamID, StorageNodeID
+from varlog.types import LLSN, LogStreamID, ReplicaState, StorageNodeID
 
 
 class Lookout:
@@ -21,22 +23,28 @@ class Lookout:
         self.metadata: Metadata | None = None
         self.infos: dict[StorageNodeID, Info] = {}
         """The last answer of every registered node."""
-        self._asked_before = 0
-        """The last number that was given when the metadata arrived."""
+        self._changed: dict[LogStreamID, int] = {}
+        """The last number that was given when the metadata showed each log stream as it is now."""
+        self._replies: dict[tuple[StorageNodeID, LogStreamID], tuple[int, ReplicaInfo]] = {}
+        """What replicas have answered since their nodes did, and the number of the request."""
         self._metadata_heard = 0.0
         self._heard: dict[StorageNodeID, float] = {}
         self._awaited: set[StorageNodeID] = set()
 
-    def on_metadata(self, metadata: Metadata, request: int, now: float) -> None:
+    def on_metadata(self, metadata: Metadata, request: int, now: float) -> bool:
         """The latest of the one connection there is; after a reconnect it counts also if it is older (rule 5).
-        `request` is the last number given."""
+        `request` is the last number given. True if a log stream is not as it was."""
+        before = {stream.lsid: _shape(stream) for stream in self.metadata.streams} if self.metadata is not None else {}
+        same = {stream.lsid for stream in metadata.streams if before.get(stream.lsid) == _shape(stream)}
+        self._changed = {s.lsid: self._changed[s.lsid] if s.lsid in same else request for s in metadata.streams}
         self.metadata = metadata
-        self._asked_before = request
         self._metadata_heard = now
         registered = {node.snid for node in metadata.nodes}
         self.infos = {snid: info for snid, info in self.infos.items() if snid in registered}
         self._heard = {snid: self._heard.get(snid, now) for snid in registered}
         self._awaited &= registered
+        self._replies = {key: reply for key, reply in self._replies.items() if key[0] in registered}
+        return len(same) < max(len(before), len(metadata.streams))
 
     def on_asked(self, snid: StorageNodeID) -> None:
         """A node has been asked how it is."""
@@ -50,6 +58,26 @@ class Lookout:
         self.infos[info.snid] = info
         self._heard[info.snid] = now
         self._awaited.discard(info.snid)
+        self._replies = {
+            key: reply for key, reply in self._replies.items() if key[0] != info.snid or reply[0] > info.request
+        }
+        return True
+
+    def on_reply(self, reply: ReplicaReply) -> bool:
+        """A replica has done what it was told, or more. False if nothing follows from that."""
+        info = self.infos.get(reply.snid)
+        if reply.code or not reply.epoch or info is None or reply.request <= info.request:
+            return False
+        replica = next((replica for replica in info.replicas if replica.lsid == reply.lsid), None)
+        if replica is None:
+            return False
+        known = msgspec.structs.replace(
+            replica, epoch=reply.epoch, state=reply.state, committed_end=reply.committed_end,
+            durable_end=LLSN(max(replica.durable_end, reply.committed_end)),
+        )  # fmt: skip
+        if reply.state is ReplicaState.RUNNING:
+            known = msgspec.structs.replace(known, suspect=StorageNodeID(0), source=StorageNodeID(0))
+        self._replies[reply.snid, reply.lsid] = (reply.request, known)
         return True
 
     def on_closed(self, snid: StorageNodeID) -> None:
@@ -85,6 +113,23 @@ class Lookout:
         views = []
         for snid, heard in self._heard.items():
             info = self.infos.get(snid)
-            is_current = info is not None and info.request > self._asked_before
-            views.append(NodeView(snid, info, is_current, max(0.0, now - heard), is_connected(snid)))
-        return World(now, self.metadata, views, metadata_silent=now - self._metadata_heard, making=making)
+            views.append(NodeView(snid, info, info is not None, max(0.0, now - heard), is_connected(snid)))
+        replies = [
+            (snid, replica)
+            for (snid, lsid), (request, replica) in self._replies.items()
+            if request > self._changed.get(lsid, request)
+        ]
+        return World(
+            now,
+            self.metadata,
+            views,
+            metadata_silent=now - self._metadata_heard,
+            making=making,
+            changed=self._changed,
+            replies=replies,
+        )
+
+
+def _shape(stream: StreamInfo) -> tuple[object, ...]:
+    """What replicas are held against."""
+    return stream.epoch, stream.status, stream.replicas, stream.primary

@@ -1,10 +1,10 @@
 """ManagerServer: the manager on an event loop.
 
 It asks the metadata repository and every storage node how they are, and sends what `varlog.core.manager` decides. It
-looks twice a second at a cluster at rest, oftener while entries are appended, and ten times a second for a while when
-something has happened; and when something it asked for has been done it looks again at once, so a flow of many steps
-takes as long as its messages. It keeps nothing that another manager would need: the next look at the world shows what
-has happened.
+looks twice a second at a cluster at rest, oftener while entries are appended, and oftener still when something has
+happened or a log stream is sealed. When something it asked for has been done it goes on at once, so a flow of many
+steps takes as long as its messages. It keeps nothing that another manager would need: the next look at the world shows
+what has happened.
 
 Operators' requests are conversations of `varlog.core.registration`; here they are carried, each with a deadline.
 """
@@ -47,8 +47,13 @@ from varlog.core.messages import (
     RenewNode,
     ReplaceNode,
     ReplicaReply,
+    RunStream,
+    Seal,
+    SealStream,
     SyncLogStream,
     SyncReply,
+    Unseal,
+    UnsealStream,
 )
 from varlog.core.registration import Registrar
 from varlog.core.world import Memory, World
@@ -73,13 +78,20 @@ AT_WORK: Final = 0.25
 STIRRED: Final = 0.1
 """and where a connection has ended, a node is late, or something is being done about it,"""
 STIRRED_SECONDS: Final = 3.0
-"""for so long afterwards."""
+"""for so long afterwards;"""
+BRISK: Final = 0.03
+"""and while a log stream takes no appends because of what the manager has just asked for,"""
+BRISK_SECONDS: Final = 0.6
+"""for so long at most."""
 LATE: Final = 0.3
 """A node that takes so long to answer is worth a closer look; and so is a manager that looks so late itself."""
 GATHERING: Final = 0.02
 """For so long answers are waited for that belong together."""
 FRESH: Final = 1.5
 """A node that has not answered for so long is not counted on by operators' requests."""
+
+_HOLDS_UP: Final = (SealStream, Seal, UnsealStream, Unseal, RunStream)
+"""While these are under way a log stream takes no appends."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]](
@@ -118,6 +130,7 @@ class ManagerServer:
         self._due = self._loop.time()
         """When the next look is to be."""
         self._stirred_until = 0.0
+        self._brisk_until = 0.0
         self._gathering: asyncio.TimerHandle | None = None
         self._asked: float | None = None
         """When the metadata was asked for, if it has not come yet."""
@@ -284,16 +297,22 @@ class ManagerServer:
         now = self._loop.time()
         version = self.metadata.version if self.metadata is not None else Version(0)
         at_work, self._version = version != self._version, version
-        self._due = now + (STIRRED if now < self._stirred_until else AT_WORK if at_work else AT_REST)
+        if now < self._stirred_until:
+            pause = BRISK if now < self._brisk_until else STIRRED
+        else:
+            pause = AT_WORK if at_work else AT_REST
+        self._due = now + pause
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(self._due, self._beat)
 
-    def _stir(self) -> None:
+    def _stir(self, *, brisk: bool = False) -> None:
         """Something has happened: look more often for a while."""
         now = self._loop.time()
         self._stirred_until = now + STIRRED_SECONDS
-        if self._due > now + STIRRED:
+        if brisk:
+            self._brisk_until = now + BRISK_SECONDS
+        if self._due > now + (BRISK if brisk else STIRRED):
             self._arm()
 
     def _register(self) -> None:
@@ -312,8 +331,10 @@ class ManagerServer:
 
     def _on_metadata(self, metadata: Metadata) -> None:
         self._asked = None
-        self._lookout.on_metadata(metadata, self._requests, self._loop.time())
+        changed = self._lookout.on_metadata(metadata, self._requests, self._loop.time())
         self._follow_nodes(metadata)
+        if changed:
+            self._act()
         self._ask_nodes()
         if self._looks_again:
             self._looks_again = False
@@ -370,7 +391,7 @@ class ManagerServer:
         for step, is_new in self._doing.take(steps, world.now):
             if is_new:
                 self._log.info(step.sentence)
-                self._stir()
+                self._stir(brisk=isinstance(step.message, _HOLDS_UP))
             if isinstance(step.message, RenewNode):
                 self._renew(step.message.snid)
             elif step.message is not None:
@@ -381,7 +402,11 @@ class ManagerServer:
             self._is_registered = message.code == 0
         if message.code:
             self._log.debug("refused", answer=message)
-        self._look()
+            self._doing.refused(message.request, self._loop.time())
+        if isinstance(message, ReplicaReply) and self._lookout.on_reply(message):
+            self._act()
+        else:
+            self._look()
 
     def _renew(self, snid: StorageNodeID) -> None:
         if snid not in self._registrar.giving:
