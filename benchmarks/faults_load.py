@@ -113,6 +113,7 @@ class Traffic:
         """Where this run's part of the log begins."""
         self._seen: list[Placed] = []
         self._came = asyncio.Event()
+        self._told = asyncio.Event()
         self._subscriber = asyncio.create_task(self._subscribe())
 
     async def _subscribe(self) -> None:
@@ -131,12 +132,19 @@ class Traffic:
                 self._failed.append(error)
             else:
                 self.acks.append(Ack(asked, perf_counter(), result.glsn, key))
+                self._told.set()
 
     def begin(self) -> None:
         """Let the writers write."""
         assert not self._writing
         self._is_over = False
         self._writing = [asyncio.create_task(self._write(writer)) for writer in range(len(self._numbers))]
+
+    async def answered(self, since: float) -> None:
+        """Wait for an acknowledgement."""
+        while not self.acks or self.acks[-1].told < since:
+            self._told.clear()
+            await self._told.wait()
 
     async def judge(self) -> Verdict:
         """Let the writers end, read back what this run wrote, and forget it."""

@@ -95,8 +95,7 @@ class Stage:
     async def answered(self, since: float) -> None:
         """Wait for an acknowledgement. What the metadata says is not enough after a restart: it may be of before."""
         async with asyncio.timeout(ORDER_SECONDS):
-            while not self.traffic.acks or self.traffic.acks[-1].told < since:
-                await asyncio.sleep(LOOK_SECONDS)
+            await self.traffic.answered(since)
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[None]:
