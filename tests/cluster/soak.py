@@ -18,6 +18,7 @@ from random import Random
 from time import monotonic
 
 from tests.cluster.cluster import Files
+from tests.cluster.inside import SCENARIOS, run_inside
 from tests.cluster.repairs import ON_PROXIED_REPAIR, ON_REPAIR, WITH_SPARE
 from tests.cluster.scenarios import ON_DIRECT, ON_PROXIES, live_through
 
@@ -25,19 +26,32 @@ from tests.cluster.scenarios import ON_DIRECT, ON_PROXIES, live_through
 def play(seed: int) -> None:
     """One round."""
     rng = Random(seed)
+    directory = Path(tempfile.mkdtemp(prefix="varlog-soak-"))
+    begun = monotonic()
+    if rng.random() < 0.1:
+        name = rng.choice(list(SCENARIOS))
+        tell(f"seed {seed}: {name}")
+        run_inside(name, directory / "cluster")
+    else:
+        play_here(seed, rng, directory / "cluster")
+    tell(f": {monotonic() - begun:.1f} s\n")
+    shutil.rmtree(directory)
+
+
+def play_here(seed: int, rng: Random, directory: Path) -> None:
+    """One that needs no machine of its own."""
     proxied, spares, managers = rng.random() < 0.4, rng.choice((0, 0, 1)), rng.choice((1, 1, 2))
-    scenarios = [*ON_PROXIES, *ON_PROXIED_REPAIR] if proxied else [*ON_DIRECT, *ON_REPAIR, *(WITH_SPARE * spares)]
-    scenario = rng.choice(scenarios)
+    scenario = rng.choice(
+        [*ON_PROXIES, *ON_PROXIED_REPAIR] if proxied else [*ON_DIRECT, *ON_REPAIR, *(WITH_SPARE * spares)]
+    )
     files = rng.choice((Files.PLAIN, Files.FORGETFUL))
     trims = rng.random() < 0.5
     what = f"{files.value} files, {spares} spares, {managers} managers{', trims' if trims else ''}"
-    print(f"seed {seed}: {scenario.__name__}, {what}", end="", flush=True)  # noqa: T201
-    directory = Path(tempfile.mkdtemp(prefix="varlog-soak-"))
-    begun = monotonic()
+    tell(f"seed {seed}: {scenario.__name__}, {what}")
     asyncio.run(
         live_through(
             scenario,
-            directory / "cluster",
+            directory,
             seed=seed,
             files=files,
             proxied=proxied,
@@ -46,8 +60,10 @@ def play(seed: int) -> None:
             managers=managers,
         )
     )
-    print(f": {monotonic() - begun:.1f} s")  # noqa: T201
-    shutil.rmtree(directory)
+
+
+def tell(text: str) -> None:
+    print(text, end="", flush=True)  # noqa: T201
 
 
 def main() -> None:
