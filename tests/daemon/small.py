@@ -144,13 +144,14 @@ class Small:
         await self.stop_vmr()
         await self.start_vmr(address)
 
-    async def start_manager(self) -> ManagerServer:
+    async def start_manager(self, **options: Any) -> ManagerServer:
         config = ManagerConfig(
             cluster=CID,
             secret_file=str(self.secret_file),
             listen=ANY_PORT,
             metadata_repository=self.vmr.address,
             http=None,
+            **options,
         )
         self.managers.append(await ManagerServer.start(config))
         return self.managers[-1]
