@@ -41,9 +41,11 @@ class Doing:
         self._known: dict[tuple[Address, Message | str], _Known] = {}
         self.sent: Counter[str] = Counter()
         """How many requests of each kind there were."""
+        self._looked = 0.0
 
     def take(self, steps: Iterable[Step], now: float) -> Iterator[tuple[Step, bool]]:
         """The steps that are to be sent now, and whether they are new."""
+        self._looked = now
         for step in steps:
             known = self._known.get(step.key)
             is_new = known is None
@@ -68,4 +70,4 @@ class Doing:
     @property
     def sentences(self) -> list[tuple[str, float]]:
         """What is being done or waited for, and since when."""
-        return [(known.sentence, known.since) for known in self._known.values()]
+        return [(known.sentence, known.since) for known in self._known.values() if known.seen == self._looked]
