@@ -254,7 +254,9 @@ class Paper:
     def _remove(self, node: Node, replica: Replica, message: RemoveLogStream) -> None:
         if (message.new_only and replica.epoch > 0) or (message.failed_only and replica.healthy):
             return
-        assert node.snid not in self.state.streams[replica.lsid].replicas, "a replica of the set was removed"
+        stream = self.state.streams[replica.lsid]
+        runs = stream.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING)
+        assert not (runs and node.snid in stream.replicas), "a replica of a set that runs was removed"
         del node.replicas[replica.lsid]
 
     def _move(self, node: Node, replica: Replica, message: Message) -> None:

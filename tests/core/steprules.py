@@ -141,7 +141,10 @@ class _Rules:
                 assert self.node not in stream.replicas or stream.status is StreamStatus.SEALED
             case RemoveLogStream(_, _, new_only, failed_only):
                 assert replica is not None
-                assert self.node not in stream.replicas
+                if self.node in stream.replicas:
+                    assert stream.status is StreamStatus.SEALED
+                    others = self.world.replicas(stream.lsid).keys() - {self.node}
+                    assert any(self.sound(snid, SEALED, stream.epoch) for snid in others)
                 if stream.status is StreamStatus.ABORTED:
                     assert new_only
                 else:

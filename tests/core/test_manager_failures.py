@@ -237,6 +237,14 @@ def test_a_restarted_replica_that_lacks_what_cuts_cannot_bring_copies_it_if_it_i
     assert paper.running == [1, 2]
 
 
+def test_rule15_a_failed_replica_that_the_set_cannot_do_without_is_made_anew_while_the_other_one_is_sealed() -> None:
+    paper = running(nodes=2, factor=2, entries=2000)
+    paper.replica(2).fault, paper.replica(2).state = errors.Corrupt.code, SEALING
+    paper.pass_time(10)
+    assert paper.running == [1, 2]
+    assert paper.replica(2).healthy
+
+
 # Disks
 
 

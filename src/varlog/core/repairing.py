@@ -18,7 +18,7 @@ from varlog import limits
 from varlog.core.address import node_address
 from varlog.core.messages import AddLogStream, Info, RemoveLogStream, ReplicaInfo, StreamInfo, Sync
 from varlog.core.placing import place
-from varlog.core.steps import Situation, Step, failure, name, nodes, wait
+from varlog.core.steps import Situation, Step, failure, name, nodes, replicas, wait
 from varlog.core.world import Sight
 from varlog.types import ReplicaState, StorageNodeID, StreamStatus
 
@@ -78,7 +78,7 @@ def repair(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
         yield situation.seal(stream, f"so that {nodes(leaving)} can leave; {learner.why}")
     else:
         least = situation.world.least(stream)
-        yield wait(name(stream), f"{nodes(leaving)} cannot leave: it needs {least} replicas, and {learner.why}")
+        yield wait(name(stream), f"{nodes(leaving)} cannot leave: it needs {replicas(least)}, and {learner.why}")
 
 
 def _teach(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterator[Step]:
@@ -94,12 +94,12 @@ def _teach(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterat
 
 def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iterator[Step]:
     """What is to be done for a node to have a sound replica that lacks little; nothing if it has. It is outside of the
-    set, or has lost its replica."""
+    set, or has nothing sound."""
     snid = learner.snid
     assert snid is not None
     replica = situation.world.replica(snid, stream.lsid)
     if replica is None:
-        why = f"{name(stream)}: node {snid} is to have a replica, to take the place of one that is missing"
+        why = f"{name(stream)}: node {snid} is to have a replica, and copies it"
         yield Step(node_address(snid), AddLogStream(situation.request(), stream.tpid, stream.lsid, learner.volume), why)
     elif not replica.healthy:
         why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"

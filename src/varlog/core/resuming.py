@@ -19,7 +19,7 @@ import msgspec
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import Seal, StreamInfo, UnsealStream
 from varlog.core.repairing import Learner, bring_up, copy, find_learner, has_caught_up, may_join
-from varlog.core.steps import Situation, Step, name, nodes, wait
+from varlog.core.steps import Situation, Step, name, nodes, replicas, wait
 from varlog.core.world import Sight
 from varlog.types import ReplicaState, StorageNodeID
 
@@ -176,7 +176,7 @@ def _why_left_out(situation: Situation, stream: StreamInfo, snid: StorageNodeID)
 
 def _tell_who_lacks(situation: Situation, stream: StreamInfo, choice: Choice, least: int) -> Step:
     lacking = [_why_left_out(situation, stream, snid) for snid in stream.replicas if snid not in choice.replicas]
-    why = f"stays sealed at GLSN {stream.last_glsn}: it needs {least} replicas and has {nodes(choice.replicas)}"
+    why = f"stays sealed at GLSN {stream.last_glsn}: it needs {replicas(least)} and has {nodes(choice.replicas)}"
     return wait(name(stream), "; ".join([why, *lacking]))
 
 
@@ -190,3 +190,15 @@ def _find_others(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     learner = find_learner(situation, stream)
     if learner.snid is not None:
         yield from bring_up(situation, stream, learner)
+    elif not learner.is_in_prospect:
+        yield from _mend(situation, stream)
+
+
+def _mend(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+    """There is nobody else: a replica of the set that has failed is made anew. Another one is complete, so nothing goes
+    that is not there."""
+    for snid in stream.replicas:
+        replica = situation.world.replica(snid, stream.lsid)
+        if replica is not None and not replica.healthy and situation.world.is_identified(snid):
+            yield from bring_up(situation, stream, Learner(snid))
+            return

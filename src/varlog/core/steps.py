@@ -152,6 +152,10 @@ def failure(replica: ReplicaInfo) -> str:
     return f"has failed ({kind.__name__})" if kind is not None else "has failed"
 
 
+def replicas(count: int) -> str:
+    return "1 replica" if count == 1 else f"{count} replicas"
+
+
 def nodes(snids: Iterable[StorageNodeID]) -> str:
     """Nodes in a sentence: "node 1", "nodes 1, 3", "no node"."""
     listed = [str(snid) for snid in snids]

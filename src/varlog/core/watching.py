@@ -1,9 +1,9 @@
 """Watching a log stream that runs, or is about to: when is it to be sealed (M6-M8)?
 
 When one of its replicas is dead, has failed, or runs no more, nothing is committed any longer: a commit needs all of
-the set. So it is sealed, if enough others are there to go on with; or if its primary takes no appends anyway, because
-then a seal costs nothing and lets writers know what became of theirs. Otherwise it is left as it is: it can still be
-read, and whoever is missing may come back.
+the set. So it is sealed, if enough others are there to go on with; if its primary takes no appends anyway, because then
+a seal costs nothing and lets writers know what became of theirs; or if what is wrong can only be mended when it is
+sealed. Otherwise it is left as it is: it can still be read, and whoever is missing may come back.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import ReplicaInfo, RunStream, Seal, StreamInfo, Unseal
-from varlog.core.steps import Situation, Step, name, nodes, wait
+from varlog.core.steps import Situation, Step, name, nodes, replicas, wait
 from varlog.core.world import STORE_PATIENCE, UNSEAL_PATIENCE, Sight
 from varlog.types import Epoch, ReplicaState, StorageNodeID
 
@@ -36,10 +36,18 @@ def watch(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     ]
     why = "; ".join(troubles.values())
     least = situation.world.least(stream)
-    if len(able) >= least or not _runs(situation, stream):
+    if len(able) >= least or not _runs(situation, stream) or _is_to_mend(situation, stream):
         yield situation.seal(stream, f"because {why}")
     else:
-        yield wait(name(stream), f"runs on as it is though {why}; it needs {least} replicas, {nodes(able)} can go on")
+        yield wait(name(stream), f"runs on as it is though {why}; it needs {replicas(least)}, {nodes(able)} can go on")
+
+
+def _is_to_mend(situation: Situation, stream: StreamInfo) -> bool:
+    """Whether a node of the set is there and has nothing sound: to wait for it does not help, to copy does."""
+    return any(
+        situation.fault(stream, snid) and situation.world.answers(snid) and not situation.is_cut_off(snid)
+        for snid in stream.replicas
+    )
 
 
 def _trouble(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> str:
@@ -123,5 +131,8 @@ def _unseal(situation: Situation, stream: StreamInfo, waiting: list[StorageNodeI
         unseal = Unseal(situation.request(), stream.lsid, stream.epoch, stream.replicas, stream.primary, trim)
         yield Step(node_address(snid), unseal, why)
     if not waiting:
-        why = f"{name(stream)}: {nodes(stream.replicas)} run in epoch {stream.epoch}, node {stream.primary} as primary"
+        run = "runs" if len(stream.replicas) == 1 else "run"
+        why = (
+            f"{name(stream)}: {nodes(stream.replicas)} {run} in epoch {stream.epoch}, node {stream.primary} as primary"
+        )
         yield Step(METADATA_REPOSITORY, RunStream(situation.request(), stream.lsid, stream.epoch), why)
