@@ -120,6 +120,7 @@ class Stage:
         await act()
         await self.reached(done)
         await asyncio.sleep(AFTER)
+        await self.answered(perf_counter())  # a stall that goes on is not over because nobody looks any more
         self.note(row, longest_stall(self.traffic.acks, begin, perf_counter()), begin)
 
 
