@@ -1,9 +1,10 @@
 """The command `varlog demo`: the story, told as it happens.
 
 A metadata repository, a manager and three storage nodes are started as processes of their own, in a directory that is
-deleted afterwards. Writers append and readers follow. A storage node is killed with SIGKILL and started again, then all
-five processes are; each time the log comes back by itself, in the manager's own words, and the writers go on. In the
-end `varlog.demo.proof` judges what the clients saw.
+deleted afterwards. Writers append and readers follow. A storage node is killed with SIGKILL: the log goes on without
+it; it is started again, copies what it missed and is a replica again. Then all five processes are killed and started
+again. Each time the log comes back by itself, in the manager's own words, and the writers go on. In the end
+`varlog.demo.proof` judges what the clients saw.
 
 On a terminal a panel below the story shows the processes and the pulse of the log. Elsewhere there are plain lines.
 However the demo ends, also by Ctrl-C, the processes it started end with it (see `varlog.processes`).
@@ -26,10 +27,14 @@ from rich.table import Table
 from rich.text import Text
 
 from varlog import errors, limits
+from varlog.client.administering import admin
+from varlog.core.messages import StreamInfo
 from varlog.daemon.service import loop_factory
 from varlog.demo.clients import Clients
 from varlog.demo.proof import CHECKS, judge
+from varlog.oneprocess import NODES
 from varlog.processes import Daemon, LocalCluster, StartFailed
+from varlog.types import StreamStatus
 
 WRITERS: Final = 4
 READERS: Final = 2
@@ -58,6 +63,10 @@ def run_demo() -> int:
         except StartFailed as error:
             console.print(str(error), style="red", markup=False, soft_wrap=True)
             return 1
+
+
+def _is_whole(stream: StreamInfo) -> bool:
+    return stream.status is StreamStatus.RUNNING and len(stream.replicas) == NODES
 
 
 class Demo:
@@ -99,7 +108,8 @@ class Demo:
         await self._work()
         node = self._cluster.nodes[1]
         self._act(f"kill -9 {node.name}")
-        await self._kill_and_restart(node)
+        await self._go_on_without(node)
+        await self._come_back(node)
         self._act("kill -9 everything")
         await self._kill_and_restart(*self._cluster.daemons)
 
@@ -111,7 +121,8 @@ class Demo:
         done = self._clients.acknowledged - before
         self._say(f"{done:,} entries in {WORK_SECONDS:g} seconds; the log ends at {self._clients.greatest:,}")
 
-    async def _kill_and_restart(self, *daemons: Daemon) -> None:
+    async def _kill(self, *daemons: Daemon) -> float:
+        """Returns when."""
         for daemon in daemons:
             daemon.send(signal.SIGKILL)
         killed = time.monotonic()
@@ -119,26 +130,55 @@ class Demo:
             await daemon.ended()
             self._say(f"{daemon.name} (pid {daemon.pid}) is gone", "red")
         self._killed += len(daemons)
+        return killed
+
+    async def _start(self, *daemons: Daemon) -> None:
+        await asyncio.gather(*(daemon.start() for daemon in daemons))
+        for daemon in daemons:
+            self._say(f"{daemon.name} is started again (pid {daemon.pid})", "green")
+
+    async def _go_on_without(self, node: Daemon) -> None:
+        killed = await self._kill(node)
+        await self._goes_on(killed, f"the log goes on without {node.name}")
+        await self._work()
+
+    async def _come_back(self, node: Daemon) -> None:
+        await self._start(node)
+        begun = time.monotonic()
+        await self._is_whole()
+        seconds = time.monotonic() - begun
+        self._say(f"{node.name} has copied what it missed and is a replica again, after {seconds:.1f} seconds", "green")
+        await self._work()
+
+    async def _kill_and_restart(self, *daemons: Daemon) -> None:
+        killed = await self._kill(*daemons)
         before = self._clients.acknowledged
         await asyncio.sleep(DOWN_SECONDS)
         done = self._clients.acknowledged - before
         self._say(f"{DOWN_SECONDS:g} seconds later {done:,} more entries are acknowledged; the writers wait")
-        await asyncio.gather(*(daemon.start() for daemon in daemons))
-        for daemon in daemons:
-            self._say(f"{daemon.name} is started again (pid {daemon.pid})", "green")
-        await self._goes_on()
-        pause = time.monotonic() - killed
-        self._longest_pause = max(self._longest_pause, pause)
-        self._say(f"the log goes on, {pause:.1f} seconds after the kill", "green")
+        await self._start(*daemons)
+        await self._goes_on(killed, "the log goes on")
         await self._work()
 
-    async def _goes_on(self) -> None:
+    async def _is_whole(self) -> None:
+        """Wait until every log stream runs on all the replicas it is to have."""
+        deadline = time.monotonic() + RECOVERY_SECONDS
+        async with admin(self._cluster.path) as operator:
+            while not all(_is_whole(stream) for stream in await operator.streams()):
+                if time.monotonic() > deadline:
+                    raise errors.DeadlineExceeded(f"not all replicas were there within {RECOVERY_SECONDS:g} seconds")
+                await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _goes_on(self, killed: float, sentence: str) -> None:
         """Wait for the next acknowledgement; the cluster comes back by itself."""
         before, deadline = self._clients.acknowledged, time.monotonic() + RECOVERY_SECONDS
         while self._clients.acknowledged == before:
             if time.monotonic() > deadline:
                 raise errors.DeadlineExceeded(f"the log did not go on within {RECOVERY_SECONDS:g} seconds")
             await asyncio.sleep(0.01)
+        pause = time.monotonic() - killed
+        self._longest_pause = max(self._longest_pause, pause)
+        self._say(f"{sentence}, {pause:.1f} seconds after the kill", "green")
 
     # Watching
 
@@ -160,7 +200,7 @@ class Demo:
                     break  # the rest of it is yet to come
                 self._heard += len(line)
                 event = json.loads(line)["event"]
-                if event.startswith("log stream "):
+                if event.startswith("log stream ") and " is to " not in event:  # not every step of it
                     self._line(f"manager: {event}", "cyan")
 
     def _panel(self) -> Group:

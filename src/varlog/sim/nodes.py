@@ -510,7 +510,8 @@ class StorageNodeHost:
         fetch = plan.fetch
         result: CopiedPart | errors.VarlogError
         try:
-            result = storage.copy_from(fetch.llsn_begin, fetch.after, fetch.max_bytes, plan.executor.dedup.fold)
+            part = storage.copy_from(fetch.llsn_begin, fetch.after, fetch.max_bytes, plan.executor.dedup.fold)
+            result = part._replace(batches=tuple(map(memoryview, map(bytes, part.batches))))
         except errors.VarlogError as error:
             if isinstance(error, errors.Corrupt):
                 storage.condemn(error)
