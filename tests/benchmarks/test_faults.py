@@ -64,3 +64,14 @@ def test_the_worst_run_counts_and_is_drawn(tmp_path: Path, monkeypatch: pytest.M
     assert [row.met for row in faults.verdict_rows(outcomes)] == [False, True, True]
     faults.draw(outcomes, tmp_path / "timeline.png")
     assert (tmp_path / "timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_are_added_to_those_that_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path)
+    for asked, more, value in ((None, False, 1.0), (["sync"], True, 3.0), (["sync"], True, 2.0)):
+        faults.Kept(asked, more).add("sync", Outcome(Verdict(5), {"row": Figures([value], [int(value)])}))
+    faults.Kept(["kill"], False).add("kill", Outcome(Verdict(1), {}))
+    kept = faults.Kept(["move"], False).outcomes
+    assert list(kept) == ["kill", "sync"]
+    assert kept["sync"] == Outcome(Verdict(15), {"row": Figures([1.0, 3.0, 2.0], [3])})
+    assert not faults.Kept(None, False).outcomes

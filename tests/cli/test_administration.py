@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.cli.shell import Dev, Shell
 from tests.cli.test_append import read_terminal
-from varlog.cli import manual
+from varlog.cli import manual, manual_cluster
 from varlog.cli.manual import Page
 
 
@@ -22,14 +22,14 @@ def assert_documented(page: Page, record: Mapping[str, Any], *others: Page) -> N
 
 def test_a_topic_is_made_listed_described_and_removed(shell: Shell) -> None:
     made = shell.run("topic", "add", "orders", "--streams", "2", "--replicas", "2", "--json").record
-    assert_documented(manual.TOPIC_ADD, made)
+    assert_documented(manual_cluster.TOPIC_ADD, made)
     assert made["topic"] == "orders"
     (listed,) = [record for record in shell.run("topic", "list", "--json").records if record["name"] == "orders"]
-    assert_documented(manual.TOPIC_LIST, listed)
+    assert_documented(manual_cluster.TOPIC_LIST, listed)
     expected = {"id": made["id"], "name": "orders", "first": 1, "high_watermark": 0, "log_streams": 2}
     assert listed == expected | {"replication_factor": 2, "min_replicas": 2}
     described = shell.run("topic", "describe", "orders", "--json").record
-    assert_documented(manual.TOPIC_DESCRIBE, described, manual.TOPIC_LIST)
+    assert_documented(manual_cluster.TOPIC_DESCRIBE, described, manual_cluster.TOPIC_LIST)
     assert [stream["status"] for stream in described["streams"]] == ["RUNNING", "RUNNING"]
     assert "orders" in shell.run("topic", "list").text
     assert "RUNNING" in shell.run("topic", "describe", "orders").text
@@ -65,16 +65,16 @@ def test_on_a_terminal_nothing_is_destroyed_without_a_yes(shell: Shell, topic: s
 def test_a_log_stream_is_added_listed_described_and_removed(shell: Shell, topic: str) -> None:
     nodes = [argument for snid in ("3", "1", "2") for argument in ("--node", snid)]
     added = shell.run("stream", "add", "--topic", topic, *nodes, "--json").record
-    assert_documented(manual.STREAM_ADD, added)
+    assert_documented(manual_cluster.STREAM_ADD, added)
     lsid = str(added["log_stream"])
     listed = shell.run("stream", "list", "--topic", topic, "--json").records
     assert len(listed) == 2
-    assert_documented(manual.STREAM_LIST, listed[1])
+    assert_documented(manual_cluster.STREAM_LIST, listed[1])
     assert (listed[1]["topic"], listed[1]["replicas"]) == (topic, [3, 1, 2])
     assert len(shell.run("stream", "list", "--json").records) > len(listed)
     described = shell.run("stream", "describe", lsid, "--json").record
-    assert_documented(manual.STREAM_DESCRIBE, described, manual.STREAM_LIST)
-    assert_documented(manual.STREAM_DESCRIBE, described["replica_states"][0])
+    assert_documented(manual_cluster.STREAM_DESCRIBE, described, manual_cluster.STREAM_LIST)
+    assert_documented(manual_cluster.STREAM_DESCRIBE, described["replica_states"][0])
     assert [replica["node"] for replica in described["replica_states"]] == [3, 1, 2]
     assert all(replica["healthy"] and replica["state"] == "RUNNING" for replica in described["replica_states"])
     assert "RUNNING" in shell.run("stream", "describe", lsid).text
@@ -101,11 +101,11 @@ def test_what_was_given_up_while_it_was_made_is_not_shown(shell: Shell, topic: s
 
 def test_nodes_are_listed_and_described(shell: Shell, dev: Dev) -> None:
     listed = shell.run("node", "list", "--json").records
-    assert_documented(manual.NODE_LIST, listed[0])
+    assert_documented(manual_cluster.NODE_LIST, listed[0])
     assert [node["id"] for node in listed] == [1, 2, 3]
     assert str(dev.path) in listed[0]["volumes"][0]
     described = shell.run("node", "describe", "2", "--json").record
-    assert_documented(manual.NODE_DESCRIBE, described)
+    assert_documented(manual_cluster.NODE_DESCRIBE, described)
     assert (described["id"], described["address"]) == (2, listed[1]["address"])
     assert described["volumes"][0]["free_bytes"] > 0
     assert shell.run("node", "list").text.count("127.0.0.1:") == 3
@@ -121,7 +121,7 @@ def test_a_node_in_use_is_not_removed_and_nobody_is_not_added(shell: Shell) -> N
     assert "127.0.0.1:1" in err
     (again,) = [node for node in shell.run("node", "list", "--json").records if node["id"] == 1]
     added = shell.run("node", "add", again["address"], "--json").record
-    assert_documented(manual.NODE_ADD, added)
+    assert_documented(manual_cluster.NODE_ADD, added)
     assert added == {"node": 1, "address": again["address"]}
 
 

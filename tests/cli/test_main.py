@@ -11,11 +11,11 @@ import pytest
 
 from tests.cli.shell import COMMAND, Shell
 from varlog import __version__
-from varlog.cli import app, manual
+from varlog.cli import app, manual, manual_cluster
 from varlog.cli.manual import Page
 
 WIDTH = 80
-PAGES = {name: page for name, page in vars(manual).items() if isinstance(page, Page)}
+PAGES = {name: page for name, page in (vars(manual) | vars(manual_cluster)).items() if isinstance(page, Page)}
 FAMILIES = ("topic", "stream", "node")
 COMMANDS = [
     *((name,) for name in ("append", "read", "tail", "subscribe", "trim", "dev", "bench", "demo", "sim")),

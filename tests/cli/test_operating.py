@@ -14,7 +14,7 @@ import pytest
 from tests.cli.shell import Dev, Done, Shell
 from tests.cli.test_administration import assert_documented
 from tests.cli.test_append import read_terminal
-from varlog.cli import manual
+from varlog.cli import manual_cluster
 from varlog.processes import LocalCluster
 
 
@@ -59,23 +59,23 @@ def on_terminal(shell: Shell, *arguments: str) -> tuple[int, str]:
 def test_a_node_is_drained_and_taken_back(four: Shell) -> None:
     leaver, spare = stream_of(four)["replicas"][0], spare_of(four)
     done = four.run("node", "drain", str(leaver), "--json").record
-    assert_documented(manual.NODE_DRAIN, done)
+    assert_documented(manual_cluster.NODE_DRAIN, done)
     assert done == {"node": leaver, "draining": True, "replicas": 0}
     assert leaver not in stream_of(four)["replicas"]
     assert spare in stream_of(four)["replicas"]
     assert_whole(four)
     (listed,) = [node for node in four.run("node", "list", "--json").records if node["id"] == leaver]
-    assert_documented(manual.NODE_LIST, listed)
+    assert_documented(manual_cluster.NODE_LIST, listed)
     assert (listed["draining"], listed["replicas"]) == (True, 0)
     assert four.run("node", "list").text.count("  drained\n") == 1
     described = four.run("node", "describe", str(leaver), "--json").record
-    assert_documented(manual.NODE_DESCRIBE, described)
+    assert_documented(manual_cluster.NODE_DESCRIBE, described)
     assert (described["draining"], described["identified"]) == (True, True)
     assert ", being drained\n" in four.run("node", "describe", str(leaver)).text
     assert f"varlog node remove {leaver}" in four.run("node", "drain", str(leaver)).text, "to ask twice is no mistake"
 
     undone = four.run("node", "undrain", str(leaver), "--json").record
-    assert_documented(manual.NODE_UNDRAIN, undone)
+    assert_documented(manual_cluster.NODE_UNDRAIN, undone)
     assert undone == {"node": leaver, "draining": False, "replicas": 0}
     assert "drained\n" not in four.run("node", "list").text
     assert four.run("node", "drain", str(leaver)).code == 0
@@ -102,7 +102,7 @@ def test_who_stops_waiting_does_not_stop_the_manager(four: Shell) -> None:
 def test_a_node_takes_the_place_of_another(four: Shell) -> None:
     leaver, spare = str(stream_of(four)["replicas"][1]), str(spare_of(four))
     done = four.run("node", "replace", leaver, "--by", spare, "--json").record
-    assert_documented(manual.NODE_REPLACE, done)
+    assert_documented(manual_cluster.NODE_REPLACE, done)
     assert done == {"node": int(leaver), "by": int(spare), "replicas": 0}
     assert spare in map(str, stream_of(four)["replicas"])
     assert_whole(four)
@@ -126,7 +126,7 @@ def test_a_replacement_that_cannot_be_is_refused(four: Shell) -> None:
 def test_a_replica_is_moved(four: Shell) -> None:
     leaver, spare = str(stream_of(four)["replicas"][0]), str(spare_of(four))
     done = four.run("stream", "move", "1", "--from", leaver, "--to", spare, "--json").record
-    assert_documented(manual.STREAM_MOVE, done)
+    assert_documented(manual_cluster.STREAM_MOVE, done)
     assert set(done["replicas"]) == {1, 2, 3, 4} - {int(leaver)}
     assert (done["joining"], done["leaving"]) == (0, 0)
     assert_whole(four)
@@ -144,17 +144,17 @@ def test_a_log_stream_is_sealed_and_unsealed(shell: Shell, topic: str) -> None:
     (stream,) = shell.run("stream", "list", "--topic", topic, "--json").records
     lsid = str(stream["id"])
     sealed = shell.run("stream", "seal", lsid, "--json").record
-    assert_documented(manual.STREAM_SEAL, sealed)
+    assert_documented(manual_cluster.STREAM_SEAL, sealed)
     assert sealed == {"log_stream": int(lsid), "status": "SEALED", "held": True, "last_glsn": 1}
     assert shell.run("stream", "seal", lsid).text.startswith(f"log stream {lsid} is sealed at GLSN 1 and stays so")
     assert "kept sealed" in shell.run("stream", "list", "--topic", topic).text
     (listed,) = shell.run("stream", "list", "--topic", topic, "--json").records
-    assert_documented(manual.STREAM_LIST, listed)
+    assert_documented(manual_cluster.STREAM_LIST, listed)
     assert listed["held"]
     assert shell.run("append", "--topic", topic, "--timeout", "0.5", "y").code == 1
     assert shell.run("read", "1", "--topic", topic).text == "x\n"
     running = shell.run("stream", "unseal", lsid, "--json").record
-    assert_documented(manual.STREAM_UNSEAL, running)
+    assert_documented(manual_cluster.STREAM_UNSEAL, running)
     assert (running["status"], running["held"]) == ("RUNNING", False)
     assert shell.run("append", "--topic", topic, "y").code == 0
     code, out, err = shell.run("stream", "unseal", lsid)
@@ -168,7 +168,7 @@ def test_a_replica_is_synchronised(shell: Shell, topic: str) -> None:
     (stream,) = shell.run("stream", "list", "--topic", topic, "--json").records
     lsid = str(stream["id"])
     done = shell.run("stream", "sync", lsid, "--to", "2", "--json").record
-    assert_documented(manual.STREAM_SYNC, done)
+    assert_documented(manual_cluster.STREAM_SYNC, done)
     assert done == {"log_stream": int(lsid), "node": 2, "percent": 100}
     assert shell.run("stream", "sync", lsid, "--to", "2").text.endswith("lacks nothing\n")
     to_itself = shell.run("stream", "sync", lsid, "--to", "2", "--from", "2", "--json")
@@ -220,7 +220,7 @@ def test_what_nobody_has_any_more_is_declared_lost_after_a_yes(bare: Shell, tmp_
     assert done["unsure"].code == 2
     assert "GLSN 1 to 3 would be lost for good; say --yes if that is meant" in done["unsure"].err
     assert done["before"].record["lost_end"] == 0
-    assert_documented(manual.STREAM_DECLARE_LOST, done["lost"].record)
+    assert_documented(manual_cluster.STREAM_DECLARE_LOST, done["lost"].record)
     assert (done["lost"].record["lost_begin"], done["lost"].record["lost_end"]) == (1, 4)
     assert "GLSN 1 to 3 lost" in done["listed"].text
     assert done["read"].failure["error"] == "Lost"

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cli.shell import Done, Shell, ended, line_of
 from tests.cli.test_administration import assert_documented
 from tests.cli.test_append import read_terminal
-from varlog.cli import manual
+from varlog.cli import manual, manual_cluster
 from varlog.cli.output import duration_of
 from varlog.cli.status import CopyState, copy_sentence
 from varlog.processes import LocalCluster
@@ -22,8 +22,8 @@ def test_a_cluster_that_is_well(shell: Shell, topic: str) -> None:
     state = shell.run("status", "--json").record
     assert_documented(manual.STATUS, state)
     assert_documented(manual.STATUS, state["nodes"][0])
-    assert_documented(manual.STATUS, state["topics"][0], manual.TOPIC_LIST)
-    assert_documented(manual.STATUS, state["streams"][0], manual.STREAM_LIST)
+    assert_documented(manual.STATUS, state["topics"][0], manual_cluster.TOPIC_LIST)
+    assert_documented(manual.STATUS, state["streams"][0], manual_cluster.STREAM_LIST)
     assert (state["healthy"], state["problems"], state["manager_answers"]) == (True, [], True)
     assert [(node["id"], node["answers"], node["state"]) for node in state["nodes"]] == [
         (snid, True, "ok") for snid in (1, 2, 3)

@@ -371,8 +371,8 @@ def _sealing_replica_is_a_source(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(repairing, "_sources", _any_source)
 
 
-def _any_source(situation: Any, stream: Any, target: StorageNodeID) -> list[StorageNodeID]:
-    return [snid for snid in situation.world.replicas(stream.lsid) if snid != target]
+def _any_source(situation: Any, stream: Any) -> list[StorageNodeID]:
+    return list(situation.world.replicas(stream.lsid))
 
 
 def _copy_begins_at_the_end(patch: pytest.MonkeyPatch) -> None:

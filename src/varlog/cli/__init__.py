@@ -15,7 +15,7 @@ from typing import Final
 from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
-from varlog.cli import manual
+from varlog.cli import manual, manual_cluster
 from varlog.cli.failures import Exit, NotConnected, tell, tell_usage
 from varlog.cli.manual import Page
 from varlog.cli.output import discard_stdout
@@ -44,38 +44,38 @@ _COMMANDS: Final[tuple[tuple[Group, str, str, Page], ...]] = (
 
 _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
     "topic": (
-        manual.TOPIC,
+        manual_cluster.TOPIC,
         {
-            "add": manual.TOPIC_ADD,
-            "list": manual.TOPIC_LIST,
-            "describe": manual.TOPIC_DESCRIBE,
-            "remove": manual.TOPIC_REMOVE,
+            "add": manual_cluster.TOPIC_ADD,
+            "list": manual_cluster.TOPIC_LIST,
+            "describe": manual_cluster.TOPIC_DESCRIBE,
+            "remove": manual_cluster.TOPIC_REMOVE,
         },
     ),
     "stream": (
-        manual.STREAM,
+        manual_cluster.STREAM,
         {
-            "add": manual.STREAM_ADD,
-            "list": manual.STREAM_LIST,
-            "describe": manual.STREAM_DESCRIBE,
-            "seal": manual.STREAM_SEAL,
-            "unseal": manual.STREAM_UNSEAL,
-            "sync": manual.STREAM_SYNC,
-            "move": manual.STREAM_MOVE,
-            "declare-lost": manual.STREAM_DECLARE_LOST,
-            "remove": manual.STREAM_REMOVE,
+            "add": manual_cluster.STREAM_ADD,
+            "list": manual_cluster.STREAM_LIST,
+            "describe": manual_cluster.STREAM_DESCRIBE,
+            "seal": manual_cluster.STREAM_SEAL,
+            "unseal": manual_cluster.STREAM_UNSEAL,
+            "sync": manual_cluster.STREAM_SYNC,
+            "move": manual_cluster.STREAM_MOVE,
+            "declare-lost": manual_cluster.STREAM_DECLARE_LOST,
+            "remove": manual_cluster.STREAM_REMOVE,
         },
     ),
     "node": (
-        manual.NODE,
+        manual_cluster.NODE,
         {
-            "add": manual.NODE_ADD,
-            "list": manual.NODE_LIST,
-            "describe": manual.NODE_DESCRIBE,
-            "drain": manual.NODE_DRAIN,
-            "undrain": manual.NODE_UNDRAIN,
-            "replace": manual.NODE_REPLACE,
-            "remove": manual.NODE_REMOVE,
+            "add": manual_cluster.NODE_ADD,
+            "list": manual_cluster.NODE_LIST,
+            "describe": manual_cluster.NODE_DESCRIBE,
+            "drain": manual_cluster.NODE_DRAIN,
+            "undrain": manual_cluster.NODE_UNDRAIN,
+            "replace": manual_cluster.NODE_REPLACE,
+            "remove": manual_cluster.NODE_REMOVE,
         },
     ),
     "secret": (manual.SECRET, {"new": manual.SECRET_NEW}),

@@ -511,7 +511,7 @@ class StorageNodeHost:
         result: CopiedPart | errors.VarlogError
         try:
             part = storage.copy_from(fetch.llsn_begin, fetch.after, fetch.max_bytes, plan.executor.dedup.fold)
-            result = part._replace(batches=tuple(map(memoryview, map(bytes, part.batches))))
+            result = part._replace(batches=tuple(map(bytes, part.batches)))  # type: ignore[arg-type]  # to be told apart
         except errors.VarlogError as error:
             if isinstance(error, errors.Corrupt):
                 storage.condemn(error)

@@ -34,25 +34,22 @@ from varlog.batch import BatchHeader
 from varlog.errors import (
     AlreadyExists,
     ConsistencyViolation,
-    Corrupt,
     InvalidArgument,
     NoSuchReplica,
     Poisoned,
-    Trimmed,
 )
 from varlog.storage import copying, trim
 from varlog.storage import format as fmt
-from varlog.storage.copying import Copied, Fold
 from varlog.storage.directory import error_of, lock_directory, open_or_create, typed_errors
 from varlog.storage.files import Buffer, File, FileSystem, Lock
 from varlog.storage.format import Context, FrameKind, LogBase, Members, TrimRecord
 from varlog.storage.group import CloseSegment, StartSegment, Trim, WriteGroup
-from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, LogFiles, publish
+from varlog.storage.logfiles import MARK_NAME, TRIM_NAME, LogFiles, publish
 from varlog.storage.options import StorageOptions
-from varlog.storage.reader import LogReader, StoredBatch, committed_end
+from varlog.storage.readable import ReadableLog
+from varlog.storage.reader import StoredBatch
 from varlog.storage.recovery import Recovered, Recovery
-from varlog.storage.scrub import Pace, at_once, scrub
-from varlog.storage.segment import ActiveSegment, Segment, parse_segment_name
+from varlog.storage.segment import ActiveSegment, parse_segment_name
 from varlog.storage.state import EMPTY, LogState
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, LogStreamIdentity, Room, StorageNodeID, Version
 
@@ -67,41 +64,28 @@ def _no_snapshot() -> bytes:
     return b""
 
 
-class LogStreamStorage:
+class LogStreamStorage(ReadableLog):
     """See the module's text. Made by `create` and `open`."""
 
     def __init__(
         self, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions, lock: Lock
     ) -> None:
-        self._fs = fs
-        self._path = path
-        self._identity = identity
+        super().__init__(fs, path, identity)
         self._options = options
         self._segment_bytes = options.segment_bytes
         self._directory_lock = lock
-        self._reader = LogReader(fs, path)
         self._files: LogFiles | None = None
         self._active: ActiveSegment | None = None
-        self._segments: tuple[Segment, ...] = ()
         self._state = LogState(EMPTY)
-        self._trim_llsn = FIRST_LLSN
-        self._trim_glsn = GLSN(0)
-        self._readable_end = FIRST_LLSN
-        """What is stored below this is in the file."""
-        self._written: tuple[int, int | None] = 0, None
-        """The newest segment's number, and how far it is in its file; None if it is closed."""
-
         self._lock = threading.Lock()
         """Between staging and `take`, which may be on different threads."""
         self._filling = WriteGroup(Version(0), FIRST_LLSN, 0, 0)
         self._full: deque[WriteGroup] = deque()
         self._taken: WriteGroup | None = None
-        self.poisoned = False
         self.durable_version = Version(0)
         """Of the last commit context known to be synced."""
         self.snapshot_source: Callable[[], bytes] = _no_snapshot
         """Asked for the deduplication table when a segment begins and when the log is trimmed."""
-        self.recovered: Recovered
 
     # Opening and closing
 
@@ -244,11 +228,6 @@ class LogStreamStorage:
 
     def _new_nonce(self) -> int:
         return self._options.nonce() & _MAX_U64
-
-    @property
-    def corruption(self) -> Corrupt | None:
-        """Why nothing more is written to this log."""
-        return self.recovered.corruption
 
     @property
     def synced(self) -> bool:
@@ -551,84 +530,3 @@ class LogStreamStorage:
                 if isinstance(step, CloseSegment):
                     # From now on it can be read from the file.
                     step.segment.index = None
-
-    # Reading
-
-    def read(self, glsn_begin: GLSN, glsn_end: GLSN, max_bytes: int) -> list[StoredBatch]:
-        """Committed batches that overlap [glsn_begin, glsn_end), ascending; at least one if there is one.
-
-        A batch is whole also where the range cuts into it. `Trimmed` if `glsn_begin` is, `Corrupt` if what stands there
-        is damaged."""
-        segments = self._segments
-        if glsn_begin <= self._trim_glsn:
-            raise Trimmed(self._trim_glsn + 1)
-        begin = self._reader.llsn_after(segments, GLSN(glsn_begin - 1))
-        return self._read(segments, begin, self._reader.llsn_after(segments, GLSN(glsn_end - 1)), max_bytes)
-
-    def read_llsn(self, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
-        """Committed batches that overlap [llsn_begin, llsn_end), as `read`."""
-        segments = self._segments
-        if llsn_begin < self._trim_llsn:
-            raise Trimmed(self._trim_glsn + 1)
-        return self._read(segments, llsn_begin, min(llsn_end, committed_end(segments)), max_bytes)
-
-    def llsn_after(self, glsn: GLSN) -> LLSN:
-        """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
-        segments = self._segments
-        return self._reader.llsn_after(segments, max(glsn, self._trim_glsn))
-
-    def commit_contexts(self, after_version: Version) -> Iterator[CommitContext]:
-        """The stored commit contexts with a greater version, ascending; those of trimmed segments are gone."""
-        yield from self._reader.commits_after_version(self._segments, after_version)
-        if self.corruption is not None:
-            raise self.corruption
-
-    def copy_from(self, llsn_begin: LLSN, after: Version, max_bytes: int, fold: Fold) -> Copied:
-        """What is committed from `llsn_begin` on, for another replica: batches, at least one if there is one, and the
-        commit contexts after version `after` that end within them. Or, if the log begins later than that, what to begin
-        with instead; `fold` makes a deduplication table of what the files have of it."""
-        while True:
-            segments = self._segments
-            first = copying.first_llsn(self._reader, segments, self._trim_llsn)
-            try:
-                if llsn_begin < first:
-                    trimmed = (self._trim_llsn, self._trim_glsn)
-                    return copying.base_part(self._fs, self._path, segments, first, trimmed, fold)
-                end = min(committed_end(segments), self._readable_end)
-                if self.corruption is not None and llsn_begin >= end:
-                    raise self.corruption
-                return copying.part(self._reader, segments, llsn_begin, end, after, max_bytes)
-            except Corrupt:
-                if segments is self._segments:
-                    raise  # else it may be that files were trimmed away meanwhile: look again
-
-    def _read(
-        self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
-    ) -> list[StoredBatch]:
-        llsn_end = min(llsn_end, self._readable_end)
-        if llsn_begin >= llsn_end:
-            if self.corruption is not None and llsn_begin >= committed_end(segments):
-                raise self.corruption
-            return []
-        try:
-            return self._reader.read_committed(segments, llsn_begin, llsn_end, max_bytes)
-        except Corrupt:
-            if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
-                raise Trimmed(self._trim_glsn + 1) from None
-            raise
-
-    def condemn(self, found: Corrupt) -> None:
-        """Remember damage that a read or scrub has found, so that the replica is not taken for sound when it is opened
-        again: opening does not look into closed segments (rule 15)."""
-        if self._fs.exists(f"{self._path}/{CONDEMNED_NAME}"):
-            return
-        try:
-            publish(self._fs, self._path, CONDEMNED_NAME, f"{found.offset} {found.segment}".encode()).close()
-        except OSError:
-            self.poisoned = True  # what cannot even be written down is not written on
-
-    def scrub(self, pace: Pace = at_once) -> Iterator[Corrupt]:
-        """Read and check every byte of every file written so far, no faster than `pace`; yields what is damaged."""
-        if self.corruption is not None:
-            yield self.corruption
-        yield from scrub(self._fs, self._path, self._identity, *self._written, pace)

@@ -1,0 +1,123 @@
+"""ReadableLog: what can be asked of a replica's log, from any thread, while it is written and trimmed.
+
+Only what is committed is told, and only what is in the files: readers never meet the writer. `LogStreamStorage` is
+built on this and moves its fields forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from varlog.errors import Corrupt, Trimmed
+from varlog.storage import copying
+from varlog.storage.copying import Copied, Fold
+from varlog.storage.files import FileSystem
+from varlog.storage.logfiles import CONDEMNED_NAME, publish
+from varlog.storage.reader import LogReader, StoredBatch, committed_end
+from varlog.storage.recovery import Recovered
+from varlog.storage.scrub import Pace, at_once, scrub
+from varlog.storage.segment import Segment
+from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, LogStreamIdentity, Version
+
+
+class ReadableLog:
+    """See the module's text."""
+
+    def __init__(self, fs: FileSystem, path: str, identity: LogStreamIdentity) -> None:
+        self._fs = fs
+        self._path = path
+        self._identity = identity
+        self._reader = LogReader(fs, path)
+        self._segments: tuple[Segment, ...] = ()
+        self._trim_llsn = FIRST_LLSN
+        self._trim_glsn = GLSN(0)
+        self._readable_end = FIRST_LLSN
+        """What is stored below this is in the file."""
+        self._written: tuple[int, int | None] = 0, None
+        """The newest segment's number, and how far it is in its file; None if it is closed."""
+        self.poisoned = False
+        self.recovered: Recovered
+
+    @property
+    def corruption(self) -> Corrupt | None:
+        """Why nothing more is written to this log."""
+        return self.recovered.corruption
+
+    def read(self, glsn_begin: GLSN, glsn_end: GLSN, max_bytes: int) -> list[StoredBatch]:
+        """Committed batches that overlap [glsn_begin, glsn_end), ascending; at least one if there is one.
+
+        A batch is whole also where the range cuts into it. `Trimmed` if `glsn_begin` is, `Corrupt` if what stands there
+        is damaged."""
+        segments = self._segments
+        if glsn_begin <= self._trim_glsn:
+            raise Trimmed(self._trim_glsn + 1)
+        begin = self._reader.llsn_after(segments, GLSN(glsn_begin - 1))
+        return self._read(segments, begin, self._reader.llsn_after(segments, GLSN(glsn_end - 1)), max_bytes)
+
+    def read_llsn(self, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
+        """Committed batches that overlap [llsn_begin, llsn_end), as `read`."""
+        segments = self._segments
+        if llsn_begin < self._trim_llsn:
+            raise Trimmed(self._trim_glsn + 1)
+        return self._read(segments, llsn_begin, min(llsn_end, committed_end(segments)), max_bytes)
+
+    def llsn_after(self, glsn: GLSN) -> LLSN:
+        """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
+        segments = self._segments
+        return self._reader.llsn_after(segments, max(glsn, self._trim_glsn))
+
+    def commit_contexts(self, after_version: Version) -> Iterator[CommitContext]:
+        """The stored commit contexts with a greater version, ascending; those of trimmed segments are gone."""
+        yield from self._reader.commits_after_version(self._segments, after_version)
+        if self.corruption is not None:
+            raise self.corruption
+
+    def copy_from(self, llsn_begin: LLSN, after: Version, max_bytes: int, fold: Fold) -> Copied:
+        """What is committed from `llsn_begin` on, for another replica: batches, at least one if there is one, and the
+        commit contexts after version `after` that end within them. Or, if the log begins later than that, what to begin
+        with instead; `fold` makes a deduplication table of what the files have of it."""
+        while True:
+            segments = self._segments
+            first = copying.first_llsn(self._reader, segments, self._trim_llsn)
+            try:
+                if llsn_begin < first:
+                    trimmed = (self._trim_llsn, self._trim_glsn)
+                    return copying.base_part(self._fs, self._path, segments, first, trimmed, fold)
+                end = min(committed_end(segments), self._readable_end)
+                if self.corruption is not None and llsn_begin >= end:
+                    raise self.corruption
+                return copying.part(self._reader, segments, llsn_begin, end, after, max_bytes)
+            except Corrupt:
+                if segments is self._segments:
+                    raise  # else it may be that files were trimmed away meanwhile: look again
+
+    def _read(
+        self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
+    ) -> list[StoredBatch]:
+        llsn_end = min(llsn_end, self._readable_end)
+        if llsn_begin >= llsn_end:
+            if self.corruption is not None and llsn_begin >= committed_end(segments):
+                raise self.corruption
+            return []
+        try:
+            return self._reader.read_committed(segments, llsn_begin, llsn_end, max_bytes)
+        except Corrupt:
+            if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
+                raise Trimmed(self._trim_glsn + 1) from None
+            raise
+
+    def condemn(self, found: Corrupt) -> None:
+        """Remember damage that a read or scrub has found, so that the replica is not taken for sound when it is opened
+        again: opening does not look into closed segments (rule 15)."""
+        if self._fs.exists(f"{self._path}/{CONDEMNED_NAME}"):
+            return
+        try:
+            publish(self._fs, self._path, CONDEMNED_NAME, f"{found.offset} {found.segment}".encode()).close()
+        except OSError:
+            self.poisoned = True  # what cannot even be written down is not written on
+
+    def scrub(self, pace: Pace = at_once) -> Iterator[Corrupt]:
+        """Read and check every byte of every file written so far, no faster than `pace`; yields what is damaged."""
+        if self.corruption is not None:
+            yield self.corruption
+        yield from scrub(self._fs, self._path, self._identity, *self._written, pace)
