@@ -1,9 +1,9 @@
 """The figures of failures and repair. `make bench-faults` runs this; docs/benchmarks.md explains every row.
 
-    python -m benchmarks.faults [--runs 20] [--only kill drain move restart sync]
+    python -m benchmarks.faults [--runs 20] [--only kill drain move restart sync] [--more]
 
 What every run gave is kept in `benchmarks/results/faults-runs.json`; with `--only`, the kinds of runs that are not
-asked for keep what they gave the last time.
+asked for keep what they gave the last time, and with `--more` those that are asked for are added to it.
 """
 
 from __future__ import annotations
@@ -104,14 +104,18 @@ def draw(outcomes: Mapping[str, Outcome], path: Path) -> None:
 class Kept:
     """What the runs gave, in a file that is written after each kind."""
 
-    def __init__(self, asked: Sequence[str] | None) -> None:
+    def __init__(self, asked: Sequence[str] | None, more: bool) -> None:
+        self._more = more
         self._path = harness.RESULTS / "faults-runs.json"
         found: dict[str, Outcome] = {}
-        if asked and self._path.exists():
+        if (asked or more) and self._path.exists():
             found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Outcome])
         self.outcomes = {kind: found[kind] for kind in KINDS if kind in found}
 
     def add(self, kind: str, outcome: Outcome) -> None:
+        if self._more and kind in self.outcomes:
+            self.outcomes[kind].add(outcome)
+            outcome = self.outcomes[kind]
         found = self.outcomes | {kind: outcome}
         self.outcomes = {kind: found[kind] for kind in KINDS if kind in found}
         harness.RESULTS.mkdir(parents=True, exist_ok=True)
@@ -141,8 +145,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--runs", type=int, default=RUNS, help="how many of each kind")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="these kinds of runs; the others stay as they were")
+    parser.add_argument("--more", action="store_true", help="add to the runs that there are")
     asked = parser.parse_args()
-    kept = Kept(asked.only)
+    kept = Kept(asked.only, asked.more)
     with alone(), scratch() as directory:
         uvloop.run(run_until_terminated(directory, asked.only or list(KINDS), asked.runs, kept))
     outcomes = kept.outcomes

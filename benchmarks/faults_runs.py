@@ -62,6 +62,15 @@ class Outcome(msgspec.Struct):
     verdict: Verdict
     figures: dict[str, Figures]
 
+    def add(self, other: Outcome) -> None:
+        """More runs of the same kind."""
+        self.verdict.add(other.verdict)
+        for row, figures in other.figures.items():
+            mine = self.figures.setdefault(row, Figures())
+            if max(figures.values) > max(mine.values, default=0.0):
+                mine.timeline = figures.timeline
+            mine.values += figures.values
+
 
 class Stage:
     """A cluster with traffic, and the operator who looks at it."""
