@@ -144,6 +144,10 @@ async def stage(directory: Path, tell: Callable[[str], None]) -> AsyncIterator[S
         traffic = Traffic(log)
         try:
             yield Stage(cluster, operator, log, traffic, tell)
+        except BaseException:
+            for daemon in cluster.daemons:
+                print(f"--- {daemon.name} said ---\n{daemon.said()}", flush=True)
+            raise
         finally:
             await traffic.close()
     shutil.rmtree(directory)
