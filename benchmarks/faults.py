@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from benchmarks import faults_runs, faults_sync, harness
 from benchmarks.cluster import Progress, alone
 from benchmarks.faults_load import Verdict
-from benchmarks.faults_runs import BEFORE, BIN, Outcome, Stage, stage
+from benchmarks.faults_runs import BEFORE, BIN, SHOWN, Outcome, Stage, stage
 from benchmarks.harness import Row, report, scratch
 
 RUNS: Final = 20
@@ -96,8 +96,13 @@ def draw(outcomes: Mapping[str, Outcome], path: Path) -> None:
         at = [-BEFORE + BIN * i for i in range(len(timeline))]
         axes.bar(at, [count / BIN for count in timeline], width=BIN, align="edge", color="tab:blue")
         axes.axvline(0, color="black", linewidth=1)
+        recorded = max((i for i, count in enumerate(timeline, 1) if count), default=0) * BIN - BEFORE
+        axes.axvspan(recorded, SHOWN, color="0.9")
+        axes.set_xlim(-BEFORE, SHOWN)
         axes.set_ylabel(name)
-    axes.set_xlabel("seconds since the fault, in the worst run; bars are acknowledged appends per second")
+    axes.set_xlabel(
+        "seconds since the fault of the worst run; bars: acknowledged appends per second; grey: after the run"
+    )
     figure.savefig(path, dpi=120)
 
 

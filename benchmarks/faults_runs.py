@@ -243,4 +243,5 @@ async def restart_all(stage: Stage, runs: int) -> None:
             await asyncio.gather(*starting)
             await stage.answered(executed)
             await stage.in_order()
+            await asyncio.sleep(AFTER)
             stage.note("restart-all", first_after(stage.traffic.acks, executed), executed)

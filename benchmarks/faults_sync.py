@@ -26,7 +26,8 @@ GIGABYTE: Final = 1_000_000_000
 LOAD: Final = Load(1024, 100, 64)
 SECONDS: Final = 3.0
 COPY_SECONDS: Final = 120.0
-LIMIT_MEBIBYTES: Final = 512
+LIMIT_MEBIBYTES: Final = 1024
+"""As much as is copied: what a disk takes in a burst it does not take for long."""
 SNID: Final = 3
 COPIED: Final = "sync-1gb"
 LIMIT: Final = "sync-1gb-limit"
