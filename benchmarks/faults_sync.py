@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks import cluster_load, disk_limits
 from benchmarks.cluster_load import MB, Load
-from benchmarks.faults_load import KEY, Ack, compare, placed
+from benchmarks.faults_load import KEY, Ack, Placed, compare, placed
 from benchmarks.faults_runs import LOOK_SECONDS, Figures, Stage
 from varlog.client.log import Log
 from varlog.errors import VarlogError
@@ -39,6 +39,7 @@ class Offered:
 
     def __init__(self, log: Log, rate: float) -> None:
         self.acks: list[Ack] = []
+        """Of batches: where their first entries lie."""
         self.failed = 0
         self._log = log
         self._rate = rate
@@ -58,18 +59,16 @@ class Offered:
 
     async def _append(self, number: int) -> None:
         asked = perf_counter()
-        keys = [(number, i) for i in range(LOAD.batch)]
         try:
-            result = await self._log.append_batch([KEY.pack(*key) + self._rest for key in keys])
+            result = await self._log.append_batch([KEY.pack(number, i) + self._rest for i in range(LOAD.batch)])
         except VarlogError:
             self.failed += 1
             return
-        told = perf_counter()
-        self.acks += [Ack(asked, told, result.glsn + i, key) for i, key in enumerate(keys)]
+        self.acks.append(Ack(asked, perf_counter(), result.glsn, (number, 0)))
 
     def acknowledged(self, begin: float, end: float) -> float:
         """Batches a second in that time."""
-        return sum(begin < ack.told < end for ack in self.acks) / LOAD.batch / (end - begin)
+        return sum(begin < ack.told < end for ack in self.acks) / (end - begin)
 
     async def end(self) -> None:
         """No more; wait for what is under way."""
@@ -138,11 +137,21 @@ class Copying:
         return began, ended, replica.committed_end - 1 - replica.trim
 
     async def _judge(self, offered: Offered, first: int) -> None:
-        """Appends by the clock have no order among them that anybody could rely on, save that of acknowledgements."""
-        read = []
+        """A batch is judged by its first entry, behind which the others are to lie. Appends by the clock have no order
+        among them that anybody could rely on, save that of acknowledgements."""
+        read: list[Placed] = []
+        scattered, before = 0, Placed(first - 1, (0, LOAD.batch - 1))
         async for batch in self._log.scan(first, await cluster_load.settle(self._log)):
-            read += placed(batch.glsn, batch.payloads())
+            for entry in placed(batch.glsn, batch.payloads()):
+                if entry.key[1] == 0:
+                    read.append(entry)
+                    scattered += before.key[1] != LOAD.batch - 1
+                else:
+                    scattered += entry != Placed(before.glsn + 1, (before.key[0], before.key[1] + 1))
+                before = entry
         verdict = compare(offered.acks, read, read)
+        verdict.acknowledged *= LOAD.batch
+        verdict.reordered += scattered
         verdict.failed = offered.failed
         self._stage.outcome.verdict.add(verdict)
 
