@@ -38,6 +38,7 @@ def test_a_kill_takes_what_was_not_synced(sync: bool, tmp_path: Path) -> None:
                 await node.stop()
                 node.flags = [] if sync else ["--no-sync"]
             await cluster.start()
+            await cluster.settled()
             async with varlog.connect(cluster.path) as log:
                 client = RecordedLog("writer", log, History(monotonic))
                 await append(client, "entry")
