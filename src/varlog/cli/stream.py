@@ -99,9 +99,7 @@ async def seal_stream(lsid: LSID, /, *, at: Cluster = USUAL_CLUSTER) -> None:
     """
     async with at.admin() as admin:
         stream = await admin.seal_stream(lsid, timeout=at.patience)
-    at.output.record(
-        {"log_stream": lsid, "status": stream.status.name, "held": stream.is_held, "last_glsn": stream.last_glsn}
-    )
+    at.output.record(_sealing_record(stream))
     at.output.line(f"log stream {lsid} is sealed at GLSN {stream.last_glsn} and stays so; see varlog stream unseal")
 
 
@@ -115,9 +113,7 @@ async def unseal_stream(lsid: LSID, /, *, at: Cluster = USUAL_CLUSTER) -> None:
     """
     async with at.admin() as admin:
         stream = await admin.unseal_stream(lsid, timeout=at.patience)
-    at.output.record(
-        {"log_stream": lsid, "status": stream.status.name, "held": stream.is_held, "last_glsn": stream.last_glsn}
-    )
+    at.output.record(_sealing_record(stream))
     at.output.line(f"log stream {lsid} runs on nodes {_listed(stream.replicas)}")
 
 
