@@ -246,9 +246,16 @@ class Log(_Client):
         """The entry at a position."""
         return _background.run(lambda: self._log.read(glsn, timeout=timeout))
 
-    def scan(self, begin: int = 1, end: int | None = None, *, timeout: float | None = None) -> Batches:
+    def scan(
+        self,
+        begin: int = 1,
+        end: int | None = None,
+        *,
+        timeout: float | None = None,
+        affinity: int | None = None,
+    ) -> Batches:
         """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail."""
-        return Batches(self._log.scan(begin, end, timeout=timeout))
+        return Batches(self._log.scan(begin, end, timeout=timeout, affinity=affinity))
 
     def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""

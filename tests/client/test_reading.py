@@ -171,6 +171,23 @@ def test_a_slow_reader_stops_the_reading(tmp_path: Path) -> None:
 # Replicas
 
 
+def test_readers_with_different_affinities_ask_different_replicas(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, nodes=3) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a", b"b"])
+            asked = []
+            for affinity in (0, 1, 2, 3, 301):
+                before = {snid: len(node.of(Scan)) for snid, node in stage.nodes.items()}
+                assert [batch.payloads() async for batch in log.scan(affinity=affinity)] == [[b"a", b"b"]]
+                asked += [snid for snid, node in stage.nodes.items() if len(node.of(Scan)) > before[snid]]
+            assert asked == [1, 2, 3, 1, 2]
+            for wrong in (-1, "1", 0.5):
+                with pytest.raises(errors.InvalidArgument, match="affinity"):
+                    log.scan(affinity=wrong)  # type: ignore[arg-type]
+
+    run(main())
+
+
 def test_a_damaged_batch_is_read_from_another_replica(tmp_path: Path) -> None:
     async def main() -> None:
         async with await Stage.start(tmp_path, nodes=3) as stage, varlog.connect(tmp_path) as log:

@@ -121,11 +121,19 @@ class Log:
         topic = self._session.routing.topic(self._tpid)
         return max(self._appends.tail, topic.hwm if topic is not None else 0)
 
-    def scan(self, begin: int = 1, end: int | None = None, *, timeout: float | None = None) -> Batches:
+    def scan(
+        self,
+        begin: int = 1,
+        end: int | None = None,
+        *,
+        timeout: float | None = None,
+        affinity: int | None = None,
+    ) -> Batches:
         """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail.
 
         `timeout` is how long to wait for the next batch. Where the log has lost entries it ends with `Lost`, which says
-        where to go on.
+        where to go on. `affinity` says which replica of each log stream is asked first: several readers with numbers
+        that follow each other spread over the replicas. Without it that is left to chance.
 
         >>> import asyncio, tempfile, varlog
         >>> async def main() -> None:
@@ -139,10 +147,12 @@ class Log:
         """
         _check_position(begin)
         limit = self._timeout if timeout is None else check_timeout(timeout)
+        if affinity is not None and (not isinstance(affinity, int) or affinity < 0):
+            raise errors.InvalidArgument(f"an affinity is a number from 0 on, not {affinity!r}")
 
         async def open_feed() -> Feed:
             until = await self.tail(timeout=limit) + 1 if end is None else end
-            return self._feed(begin, max(begin, until))
+            return self._feed(begin, max(begin, until), affinity=affinity)
 
         return Batches(open_feed, limit)
 
@@ -222,10 +232,17 @@ class Log:
         self._appends.room.close(error)
         self._appends.abandon(error)
 
-    def _feed(self, begin: int, end: int | None, reply_bytes: int = limits.CLIENT_SCAN_BYTES) -> Feed:
+    def _feed(
+        self,
+        begin: int,
+        end: int | None,
+        *,
+        reply_bytes: int = limits.CLIENT_SCAN_BYTES,
+        affinity: int | None = None,
+    ) -> Feed:
         if self._ended is not None:
             raise copy(self._ended)
-        return Feed(self._session, self._tpid, begin, end, reply_bytes)
+        return Feed(self._session, self._tpid, begin, end, reply_bytes, affinity)
 
     def _deadline(self, timeout: float | None) -> float:
         return self._time() + (self._timeout if timeout is None else check_timeout(timeout))

@@ -36,12 +36,13 @@ class Feed:
         begin: int,
         end: int | None,
         reply_bytes: int = limits.CLIENT_SCAN_BYTES,
+        affinity: int | None = None,
     ) -> None:
         self._session = session
         self._tpid = tpid
         self._end = None if end is None else GLSN(end)
         self._reply_bytes = reply_bytes
-        self._affinity = random.randrange(limits.MAX_REPLICAS)
+        self._affinity = random.randrange(limits.MAX_REPLICAS) if affinity is None else affinity
         self._damaged_at = (0, 0)
         self._chunks: deque[Chunk] = deque()
         self._held = 0
