@@ -78,6 +78,8 @@ MAX_CUTS_HELD: Final = 4096
 MAX_CUTS_HELD_IN_ALL: Final = 65536
 """Over all log streams: they are part of the metadata's snapshot, which is one value of the store."""
 MAX_TOPIC_NAME: Final = 255
+MAX_FIRST_GLSN: Final = 1 << 62
+"""Where a topic may begin at most: there is room for as many positions behind it."""
 MAX_ADDRESS: Final = 300
 MAX_VOLUMES: Final = 256
 """Of one storage node."""

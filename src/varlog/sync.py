@@ -341,15 +341,17 @@ class Admin(_Client):
         replication_factor: int = 0,
         min_replicas: int = 0,
         streams: int = 1,
+        first: int = 1,
         timeout: float | None = None,
     ) -> TopicInfo:
-        """Make a topic and wait until its log streams run. 0 lets the manager choose."""
+        """Make a topic and wait until its log streams run. 0 lets the manager choose. Its log begins at `first`."""
         return _background.run(
             lambda: self._admin.add_topic(
                 name,
                 replication_factor=replication_factor,
                 min_replicas=min_replicas,
                 streams=streams,
+                first=first,
                 timeout=timeout,
             )
         )

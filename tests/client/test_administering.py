@@ -82,6 +82,41 @@ def test_M2_topics_and_log_streams_run_when_the_call_returns(tmp_path: Path) -> 
     run(main())
 
 
+def test_a_topic_may_begin_at_a_later_position(tmp_path: Path) -> None:
+    """As the one that a trimmed topic is restored into."""
+
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path)
+        async with varlog.admin(tmp_path) as admin:
+            topic = await admin.add_topic("restored", streams=2, first=1_000_001)
+            assert (topic.hwm, topic.trim) == (1_000_000, 1_000_000)
+            async with varlog.connect(tmp_path, topic="restored") as log:
+                assert (await log.first(), await log.tail()) == (1_000_001, 1_000_000)
+                assert [batch async for batch in log.scan(1_000_001)] == []
+                results = [await log.append_batch([b"%d" % number] * 2) for number in range(4)]
+                assert [result.glsn for result in results] == [1_000_001, 1_000_003, 1_000_005, 1_000_007]
+                assert {result.llsn for result in results} == {1, 3}, "of each log stream they begin at 1"
+                found = [entry.data async for entry in log.subscribe(1_000_001, end=1_000_009)]
+                assert found == [b"0", b"0", b"1", b"1", b"2", b"2", b"3", b"3"]
+                for position in (1, 1_000_000):
+                    with pytest.raises(errors.Trimmed, match="begins at 1000001"):
+                        await log.read(position)
+                await admin.add_stream("restored")
+                assert await log.trim(1_000_003) == 1_000_003
+            for wrong in (0, -1, 1 << 63):
+                with pytest.raises(errors.InvalidArgument, match="first position"):
+                    await admin.add_topic("wrong", first=wrong)
+        await cluster.stop()
+        cluster = await EmbeddedCluster.start(tmp_path)
+        async with varlog.connect(tmp_path, topic="restored") as log:
+            assert (await log.first(), await log.tail()) == (1_000_004, 1_000_008)
+            assert (await log.append(b"behind it")).glsn == 1_000_009
+            assert (await log.read(1_000_004)).data == b"1"
+        await cluster.stop()
+
+    run(main())
+
+
 def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
     async def main() -> None:
         cluster = await EmbeddedCluster.start(tmp_path, nodes=1)

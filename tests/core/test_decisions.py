@@ -109,6 +109,10 @@ def trim(glsn: int, tpid: int = TOPIC) -> TrimTopic:
 GRANTED: dict[str, tuple[Message, AnyEntry]] = {
     "a new node": (RegisterNode(1, StorageNodeID(9)), m.NodeRegistered(StorageNodeID(9))),
     "a new topic": (CreateTopic(1, "audit", 3, 2), m.TopicCreated(TopicID(2), "audit", 3, 2)),
+    "a new topic that begins later": (
+        CreateTopic(1, "audit", 3, 2, GLSN(41)),
+        m.TopicCreated(TopicID(2), "audit", 3, 2, GLSN(41)),
+    ),
     "a new log stream": (CreateStream(1, TOPIC), m.StreamCreating(NOBODY, TOPIC)),
     "the registration of one being created": (
         register(CREATING, 3, 1, 4),
@@ -204,6 +208,8 @@ REFUSED: dict[str, tuple[Message, type[errors.VarlogError]]] = {
     "a topic with too many replicas": (CreateTopic(1, "a", limits.MAX_REPLICAS + 1, 2), errors.InvalidArgument),
     "more needed replicas than there are": (CreateTopic(1, "a", 2, 3), errors.InvalidArgument),
     "no needed replicas": (CreateTopic(1, "a", 2, 0), errors.InvalidArgument),
+    "a topic before the first position": (CreateTopic(1, "a", 2, 1, GLSN(0)), errors.InvalidArgument),
+    "a topic too far on": (CreateTopic(1, "a", 2, 1, GLSN(limits.MAX_FIRST_GLSN + 1)), errors.InvalidArgument),
     "a log stream of no topic": (CreateStream(1, TopicID(7)), errors.UnknownTopic),
     "registering what was never created": (register(NOBODY, 1), errors.UnknownLogStream),
     "registering without replicas": (register(CREATING), errors.InvalidArgument),

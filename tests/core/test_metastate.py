@@ -76,6 +76,19 @@ def test_a_cluster_is_registered_entry_by_entry() -> None:
     assert (stream.llsn_end, stream.last_glsn, stream.touched) == (1, 0, 12)
 
 
+def test_a_topic_may_begin_later() -> None:
+    state = apply(MetadataState(), m.TopicCreated(TOPIC, "restored", 2, 1, GLSN(101)), *running(ONE, TOPIC))
+    assert (state.topics[TOPIC].hwm, state.topics[TOPIC].trim) == (100, 100)
+    apply(state, Cut(5, ((1, 100, 102),), ((1, 2, 1, 101, 2),)))
+    assert (state.topics[TOPIC].hwm, state.streams[ONE].llsn_end, state.streams[ONE].last_glsn) == (102, 3, 102)
+
+
+def test_entries_that_an_older_release_wrote_are_read() -> None:
+    assert m.decode_entry(msgspec.msgpack.encode(["TopicCreated", 1, "orders", 3, 2])) == m.TopicCreated(
+        TOPIC, "orders", 3, 2, GLSN(1)
+    )
+
+
 def test_a_registered_log_stream_begins_sealed_in_the_first_epoch() -> None:
     state = apply(MetadataState(), m.TopicCreated(TOPIC, "", 2, 1), *running(ONE, TOPIC)[:2])
     stream = state.streams[ONE]

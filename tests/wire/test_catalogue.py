@@ -311,5 +311,7 @@ def test_a_run_that_is_gone_does_not_lend_its_bytes_to_the_next() -> None:
 
 def test_fields_may_be_added_at_the_end() -> None:
     codec = catalogue.CODECS[catalogue.NUMBERS[CreateTopic]][1]
-    body = msgspec.msgpack.encode([1, "name", 3, 2, "of a later version", [1, {}]])
-    assert codec.decode(memoryview(body), 0, len(body)) == CreateTopic(1, "name", 3, 2)
+    body = msgspec.msgpack.encode([1, "name", 3, 2, 5, "of a later version", [1, {}]])
+    assert codec.decode(memoryview(body), 0, len(body)) == CreateTopic(1, "name", 3, 2, GLSN(5))
+    body = msgspec.msgpack.encode([1, "name", 3, 2])
+    assert codec.decode(memoryview(body), 0, len(body)) == CreateTopic(1, "name", 3, 2, GLSN(1)), "by an older sender"

@@ -26,6 +26,7 @@ async def add_topic(
     streams: Positive = 1,
     replicas: Positive | None = None,
     min_replicas: Positive | None = None,
+    first: Positive = 1,
     at: Cluster = USUAL_CLUSTER,
 ) -> None:
     """Make a topic.
@@ -40,6 +41,8 @@ async def add_topic(
         How many copies there are of every entry; 3 if not given, or as many as there are nodes if these are fewer.
     min_replicas
         With how many of them it may go on while others are away; 2 if not given, or 1 if there is just one.
+    first
+        The position at which its log begins; what comes before counts as trimmed.
     """
     async with at.admin() as admin:
         topic = await admin.add_topic(
@@ -47,6 +50,7 @@ async def add_topic(
             replication_factor=replicas or 0,
             min_replicas=min_replicas or 0,
             streams=streams,
+            first=first,
             timeout=at.patience,
         )
     at.output.record({"topic": topic.name, "id": topic.tpid})

@@ -138,13 +138,15 @@ class Admin:
         replication_factor: int = 0,
         min_replicas: int = 0,
         streams: int = 1,
+        first: int = 1,
         timeout: float | None = None,
     ) -> TopicInfo:
-        """Make a topic and wait until its log streams run. 0 lets the manager choose."""
+        """Make a topic and wait until its log streams run. 0 lets the manager choose. Its log begins at `first`: what
+        comes before counts as trimmed."""
         deadline = self._deadline(timeout)
 
         def request_of(request: int) -> Message:
-            return AddTopic(request, name, replication_factor, min_replicas, streams)
+            return AddTopic(request, name, replication_factor, min_replicas, streams, GLSN(first))
 
         tpid = await self._manage(request_of, deadline)
         metadata = await self._running(lambda stream: stream.tpid == tpid, streams, deadline)

@@ -170,7 +170,8 @@ class Log:
         return Subscription(Batches(open_feed, None))
 
     async def tail(self, *, timeout: float | None = None) -> int:
-        """The last position that is written; 0 if none is. Every append acknowledged before the call is counted."""
+        """The last position that is written; the one before `first()` if none is, which is 0 unless the topic was made
+        to begin later. Every append acknowledged before the call is counted."""
         return (await self._ask_tail(timeout)).hwm
 
     async def first(self, *, timeout: float | None = None) -> int:

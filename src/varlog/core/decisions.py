@@ -382,7 +382,10 @@ def create_topic(state: MetadataState, request: CreateTopic) -> Decision:
             f"1 <= min_replicas <= replication factor <= {limits.MAX_REPLICAS} does not hold for "
             f"{request.min_replicas} and {request.replication_factor}"
         )
-    return m.TopicCreated(state.next_tpid, request.name, request.replication_factor, request.min_replicas)
+    if not 1 <= request.first <= limits.MAX_FIRST_GLSN:
+        raise errors.InvalidArgument(f"a topic's first position is 1 to {limits.MAX_FIRST_GLSN}, not {request.first}")
+    factor, least = request.replication_factor, request.min_replicas
+    return m.TopicCreated(state.next_tpid, request.name, factor, least, request.first)
 
 
 def create_stream(state: MetadataState, request: CreateStream) -> Decision:

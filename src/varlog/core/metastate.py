@@ -87,6 +87,8 @@ class TopicCreated(Entry, frozen=True):
     name: str
     replication_factor: int
     min_replicas: int
+    first: GLSN = GLSN(1)
+    """Its first position; what comes before counts as trimmed."""
 
 
 class TopicDeleted(Entry, frozen=True):
@@ -383,8 +385,9 @@ class MetadataState(msgspec.Struct):
                         stream.leaving = StorageNodeID(0)
             case ManagerRegistered(address):
                 self.manager = address
-            case TopicCreated(tpid, name, replication_factor, min_replicas):
-                self.topics[tpid] = Topic(tpid, name, replication_factor, min_replicas)
+            case TopicCreated(tpid, name, replication_factor, min_replicas, first):
+                before = GLSN(first - 1)
+                self.topics[tpid] = Topic(tpid, name, replication_factor, min_replicas, before, before)
                 self.next_tpid = TopicID(tpid + 1)
             case TopicDeleted(tpid):
                 del self.topics[tpid]

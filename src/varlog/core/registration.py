@@ -167,7 +167,7 @@ class Registrar(Conversing):
         factor = asked.replication_factor or min(DEFAULT_REPLICATION_FACTOR, max(1, len(metadata.nodes)))
         least = asked.min_replicas or min(2, factor)
         place(metadata, self._infos(), factor)  # rather no topic than one without a log stream
-        created = yield from self._decide(CreateTopic(self._request(), asked.name, factor, least))
+        created = yield from self._decide(CreateTopic(self._request(), asked.name, factor, least, asked.first))
         tpid = TopicID(created.value)
         for number in range(asked.streams):
             try:

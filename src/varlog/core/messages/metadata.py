@@ -144,6 +144,8 @@ class CreateTopic(Message, frozen=True):
     name: str
     replication_factor: int
     min_replicas: int
+    first: GLSN = GLSN(1)
+    """The first position it gives out."""
 
 
 class DeleteTopic(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from varlog.core.messages.base import Message
-from varlog.types import LogStreamID, StorageNodeID
+from varlog.types import GLSN, LogStreamID, StorageNodeID
 
 
 class AddNode(Message, frozen=True):
@@ -29,6 +29,8 @@ class AddTopic(Message, frozen=True):
     min_replicas: int
     """0: as many as the manager thinks right."""
     streams: int
+    first: GLSN = GLSN(1)
+    """The first position it gives out."""
 
 
 class RemoveTopic(Message, frozen=True):
