@@ -324,3 +324,46 @@ class SecretUnusable(VarlogError, code=109):
 
 class BadConfig(VarlogError, code=110):
     """A config file or a flag is not what a daemon takes; the message names the place, the key and what is accepted."""
+
+
+# 120-129: archive and pipeline
+
+
+class NoArchive(VarlogError, code=120):
+    """There is no archive at that place, or what is there is not an archive."""
+
+
+class BrokenArchive(VarlogError, code=121):
+    """An archive contradicts itself: its list of files has a gap or an overlap, or a file is not what the list says.
+    Nothing of it is answered as data; restore the file that is named, or archive anew to another place."""
+
+
+class ArchiveConflict(VarlogError, code=122, retriable=True):
+    """Somebody else has extended the archive meanwhile. Nothing was added; go on behind what is there now."""
+
+
+class NotInstalled(VarlogError, code=123):
+    """A library that only this part of Varlog needs is not installed; the message says which extra brings it."""
+
+
+# 130-139: Spark
+
+
+class NoJava(VarlogError, code=130):
+    """Spark needs Java 17 or later, and none was found; the message says where it was looked for."""
+
+
+class BadOption(VarlogError, code=131):
+    """An option of the Spark source is unknown, or its value is not allowed; the message names both, and what is."""
+
+
+class DataLoss(VarlogError, code=132):
+    """What a query was to read in [begin, end) is no longer there, and no archive has it."""
+
+    def __init__(self, begin: int, end: int, why: str) -> None:
+        super().__init__(
+            f"{begin} to {end - 1} can no longer be read: {why}; "
+            f"to go on without them, set failOnDataLoss to false or begin at {end}"
+        )
+        self.begin = begin
+        self.end = end

@@ -72,11 +72,20 @@ class EntryBatch:
         payloads = self._batch.to_list()
         return payloads if len(payloads) == self.count else payloads[self._skip : self._skip + self.count]
 
+    @property
+    def nbytes(self) -> int:
+        """How large the batch is that they were appended in."""
+        return self._batch.header.body_bytes
+
+    def column(self) -> pa.BinaryArray:
+        """What the entries hold as an Arrow column over the batch's own bytes."""
+        return self._batch.to_arrow().slice(self._skip, self.count)
+
     def to_arrow(self) -> pa.RecordBatch:
         """The entries as columns glsn, llsn, log_stream, timestamp and payload; payloads are not copied."""
         from varlog.client.columns import record_batch  # noqa: PLC0415  # pyarrow is large
 
-        return record_batch(self, self._batch.to_arrow().slice(self._skip, self.count))
+        return record_batch(self, self.column())
 
     def __len__(self) -> int:
         return self.count
