@@ -211,6 +211,10 @@ class Lost(VarlogError, code=54):
         self.end = end
 
 
+class Filled(VarlogError, code=55):
+    """The position holds no entry and never will: it was filled. A scan or a subscription passes over it."""
+
+
 # 60-79: metadata
 
 
@@ -367,3 +371,10 @@ class DataLoss(VarlogError, code=132):
         )
         self.begin = begin
         self.end = end
+
+
+# 140-149: queries
+
+
+class BadQuery(VarlogError, code=140):
+    """A query is not SQL, or asks for what there is not; the message says what and where."""

@@ -141,6 +141,16 @@ class Batches:
             raise StopIteration
         return self._ready.popleft()
 
+    @property
+    def position(self) -> int:
+        """Every position below was delivered, or passed over because it holds no entry."""
+        return self._ready[0].glsn if self._ready else self._batches.position
+
+    @property
+    def filled(self) -> int:
+        """How many positions were passed over; counted when they are read, which may be some batches ahead."""
+        return self._batches.filled
+
     def close(self) -> None:
         """Read no more."""
         _background.tell(self._batches.close)
@@ -206,6 +216,10 @@ class Appender:
         """Send one batch as soon as there is room."""
         return Pending(_background.run(lambda: self._appender.append_batch(entries)))
 
+    def append_fill(self, count: int) -> Pending:
+        """Send positions that hold nothing as soon as there is room."""
+        return Pending(_background.run(lambda: self._appender.append_fill(count)))
+
     def flush(self) -> None:
         """Wait until all that was sent is decided; raises the first failure since the last flush."""
         _background.run(self._appender.flush)
@@ -231,6 +245,10 @@ class Log(_Client):
     def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
         """Append entries together: they get consecutive positions, all of them or none."""
         return _background.run(lambda: self._log.append_batch(entries, timeout=timeout))
+
+    def append_fill(self, count: int, *, timeout: float | None = None) -> AppendResult:
+        """Append `count` consecutive positions that hold nothing: readers pass over them."""
+        return _background.run(lambda: self._log.append_fill(count, timeout=timeout))
 
     def appender(
         self, *, window: int = DEFAULT_WINDOW, codec: Codec = Codec.NONE, timeout: float | None = None

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from copy import copy
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from varlog import batch, errors, limits
 from varlog.client.connecting import Connecting, check_timeout, open_session
 from varlog.client.entries import AppendResult, Entry
 from varlog.client.reading import Batches, Feed, Subscription
 from varlog.client.session import Session
-from varlog.client.writing import Appender, Appends, Pool, checked, prepared
+from varlog.client.writing import Appender, Appends, Pool, checked, fill, prepared
 from varlog.core.messages import Decided, GetTail, Metadata, StreamInfo, Tail, TopicInfo, TrimTopic
 from varlog.types import GLSN
 
@@ -73,14 +73,35 @@ class Log:
         >>> asyncio.run(main())
         1 3 4
         """
-        prepared_entries, size = prepared(entries)
+        return await self._append(*prepared(entries), timeout)
+
+    async def append_fill(self, count: int, *, timeout: float | None = None) -> AppendResult:
+        """Append `count` consecutive positions that hold nothing, all of them or none: readers pass over them.
+
+        This is for who writes a log anew and has nothing for some of its positions. One call fills at most
+        `limits.MAX_BATCH_ENTRIES`.
+
+        >>> import asyncio, tempfile, varlog
+        >>> async def main() -> None:
+        ...     with tempfile.TemporaryDirectory() as path:
+        ...         async with varlog.embedded(path) as log:
+        ...             await log.append(b"one")
+        ...             await log.append_fill(98)
+        ...             await log.append(b"hundred")
+        ...             print([(entry.glsn, entry.data) async for entry in log.subscribe(end=101)])
+        >>> asyncio.run(main())
+        [(1, b'one'), (100, b'hundred')]
+        """
+        return await self._append(fill(count), 0, timeout)
+
+    async def _append(self, entries: Any, size: int, timeout: float | None) -> AppendResult:
         now = self._time()
         deadline = now + (self._timeout if timeout is None else check_timeout(timeout))
         appends = self._appends
         if not appends.room.try_take(size):
             await appends.take(appends.room, size, deadline)
             now = self._time()
-        return await appends.submit(self._pool.next(), prepared_entries, size, deadline, now)
+        return await appends.submit(self._pool.next(), entries, size, deadline, now)
 
     def appender(
         self,
@@ -100,8 +121,8 @@ class Log:
     async def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
         """The entry at a position.
 
-        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left, `Lost` where every copy is
-        gone and an operator has said so.
+        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left, `Filled` where there is no
+        entry, `Lost` where every copy is gone and an operator has said so.
         """
         _check_position(glsn)
         limit = self._timeout if timeout is None else check_timeout(timeout)
@@ -113,7 +134,8 @@ class Log:
             found = await feed.next(max(0.0, begun + limit - self._time()))
         finally:
             feed.close()
-        assert found is not None, "a feed of one position ends after it"
+        if found is None:
+            raise errors.Filled(f"position {glsn} was filled: it holds no entry, and readers pass over it")
         return next(iter(found))
 
     @property
@@ -154,7 +176,7 @@ class Log:
             until = await self.tail(timeout=limit) + 1 if end is None else end
             return self._feed(begin, max(begin, until), affinity=affinity)
 
-        return Batches(open_feed, limit)
+        return Batches(begin, open_feed, limit)
 
     def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given.
@@ -167,7 +189,7 @@ class Log:
         async def open_feed() -> Feed:
             return self._feed(begin, None if end is None else max(begin, end))
 
-        return Subscription(Batches(open_feed, None))
+        return Subscription(Batches(begin, open_feed, None))
 
     async def tail(self, *, timeout: float | None = None) -> int:
         """The last position that is written; the one before `first()` if none is, which is 0 unless the topic was made

@@ -5,6 +5,8 @@ and beyond a limit the core is paused, so a slow reader stops the reading and ho
 
 A batch is verified when it is taken, after the next ones have been asked for: the replica reads while the client
 verifies. If one is not what its writer made, reading begins again at its position, from another replica.
+
+Positions that were filled hold nothing, and are passed over: they count as read, and nobody is handed them.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
+from typing import Final
 
 from varlog import batch, errors, limits
 from varlog.client.entries import Entry, EntryBatch
@@ -24,6 +27,8 @@ from varlog.core.branches import ignore
 from varlog.core.merging import Chunk
 from varlog.core.messages import Message, ScanReply
 from varlog.types import GLSN, StorageNodeID, TopicID
+
+_JUNK: Final = int(batch.BatchFlag.JUNK)
 
 
 class Feed:
@@ -44,6 +49,10 @@ class Feed:
         self._reply_bytes = reply_bytes
         self._affinity = random.randrange(limits.MAX_REPLICAS) if affinity is None else affinity
         self._damaged_at = (0, 0)
+        self.position = GLSN(begin)
+        """Everything below was taken or passed over."""
+        self.filled = 0
+        """How many positions were passed over."""
         self._chunks: deque[Chunk] = deque()
         self._held = 0
         self._ended = False
@@ -126,7 +135,7 @@ class Feed:
         self._abandon(errors.Closed("the subscription was closed"))
 
     def take(self) -> EntryBatch | None:
-        """The next batch, if it is there."""
+        """The next batch, if it is there; None also after one that was passed over."""
         if not self._chunks:
             return None
         chunk = self._chunks.popleft()
@@ -141,6 +150,10 @@ class Feed:
             return None
         if self._held <= limits.CLIENT_READ_AHEAD_BYTES // 2 and not self._ended:
             self._core.resume(self._session.loop.time())
+        self.position = GLSN(chunk.glsn + chunk.count)
+        if opened.header.flags & _JUNK:
+            self.filled += chunk.count
+            return None
         return EntryBatch(chunk, opened)
 
     def _begin_again(self, glsn: GLSN, error: errors.VarlogError) -> None:
@@ -182,12 +195,27 @@ class Feed:
 
 
 class Batches:
-    """An async iterator of batches, in GLSN order without a gap; ends at its end position."""
+    """An async iterator of batches, in GLSN order without a gap; ends at its end position.
 
-    def __init__(self, open_feed: Callable[[], Awaitable[Feed]], timeout: float | None) -> None:
+    Every position from the beginning up to `position` was delivered, but for those that hold no entry: `filled` tells
+    how many these are.
+    """
+
+    def __init__(self, begin: int, open_feed: Callable[[], Awaitable[Feed]], timeout: float | None) -> None:
+        self._begin = begin
         self._open_feed = open_feed
         self._timeout = timeout
         self._feed: Feed | None = None
+
+    @property
+    def position(self) -> int:
+        """The first position that is not dealt with yet."""
+        return self._begin if self._feed is None else self._feed.position
+
+    @property
+    def filled(self) -> int:
+        """How many positions were passed over so far, because they hold no entry."""
+        return 0 if self._feed is None else self._feed.filled
 
     def __aiter__(self) -> Batches:
         return self

@@ -23,7 +23,7 @@ from varlog.client.entries import AppendResult
 from varlog.client.room import Room
 from varlog.client.session import Session
 from varlog.core.address import Address, node_address
-from varlog.core.appending import Outcome, Rejected, Writer, WriterOptions
+from varlog.core.appending import Fill, Outcome, Rejected, Writer, WriterOptions
 from varlog.core.messages import GetInfo, Message
 from varlog.core.routing import takes_appends
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID, WriterID
@@ -299,6 +299,15 @@ def prepared(entries: Any) -> tuple[Any, int]:
     return entries, sum(map(len, entries))
 
 
+def fill(count: Any) -> Fill:
+    """So many positions without an entry, as one batch."""
+    if not isinstance(count, int) or count < 1:
+        raise errors.InvalidArgument(f"positions to be filled are a number from 1 on, not {count!r}")
+    if count > limits.MAX_BATCH_ENTRIES:
+        raise errors.BatchTooLarge(f"{count} positions to be filled, at most {limits.MAX_BATCH_ENTRIES} make a batch")
+    return Fill(count)
+
+
 class Appender:
     """Appends on one log stream, pipelined: entries get their positions in the order they were sent.
 
@@ -337,6 +346,10 @@ class Appender:
     async def append_batch(self, entries: Entries) -> asyncio.Future[AppendResult]:
         """Send one batch as soon as there is room."""
         return await self._send(*prepared(entries))
+
+    async def append_fill(self, count: int) -> asyncio.Future[AppendResult]:
+        """Send positions that hold nothing as soon as there is room; see `Log.append_fill`."""
+        return await self._send(fill(count), 0)
 
     async def _send(self, entries: Any, size: int) -> asyncio.Future[AppendResult]:
         if self._closed is not None:

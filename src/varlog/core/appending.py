@@ -93,6 +93,12 @@ class Committed(NamedTuple):
         return GLSN(self.glsn + self.count)
 
 
+class Fill(msgspec.Struct, frozen=True):
+    """In place of entries: `count` positions that are to hold nothing. Readers pass over them."""
+
+    count: int
+
+
 class Rejected(NamedTuple):
     """The batch is not in the log and never will be."""
 
@@ -124,7 +130,7 @@ DEFAULT_OPTIONS: Final = WriterOptions()
 
 class _Operation(msgspec.Struct, gc=False, eq=False):
     id: Any
-    entries: Seq[bytes]
+    entries: Seq[bytes] | Fill
     deadline: float
     sequence: Sequence
     batch: bytes
@@ -220,7 +226,7 @@ class Writer:
         """What it has under way does not come forward, nor would anything behind it."""
         return bool(self._sent) and (self._open is None or self._refused or now - self._heard_at >= OVERDUE)
 
-    def append(self, id_: Any, entries: Seq[bytes], deadline: float, now: float) -> None:
+    def append(self, id_: Any, entries: Seq[bytes] | Fill, deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
         if len(self._queue) >= limits.MAX_QUEUED_APPENDS:
             raise errors.Busy(f"{limits.MAX_QUEUED_APPENDS} appends wait already; slow down")
@@ -335,17 +341,21 @@ class Writer:
             op.unresolved = (epoch,)
             self._attempts[request] = (op, epoch, prev == settled)
 
-    def _encode(self, entries: Seq[bytes], sequence: Sequence) -> bytes:
+    def _encode(self, entries: Seq[bytes] | Fill, sequence: Sequence) -> bytes:
         if type(entries) is list and len(entries) == 1 and not self._options.codec:
             single = batch.encode_single(entries[0], self.writer_id, sequence, self._timestamp())
             if single is not None:
                 return single
+        codec, flags = self._options.codec, 0
+        if isinstance(entries, Fill):  # however many, compressed they are next to nothing
+            entries, codec, flags = [b""] * entries.count, batch.Codec.ZSTD, int(batch.BatchFlag.JUNK)
         return batch.encode(
             entries,
             writer_id=self.writer_id,
             sequence=sequence,
             timestamp=self._timestamp(),
-            codec=self._options.codec,
+            codec=codec,
+            flags=flags,
         )
 
     def _choose(self, now: float) -> None:
