@@ -54,9 +54,10 @@ class Identity(NamedTuple):
 class Manifest:
     """See the module's text."""
 
-    def __init__(self, place: Place, table: DeltaTable) -> None:
+    def __init__(self, place: Place, table: DeltaTable, *, check: bool = True) -> None:
         self._place = place
         self._table = table
+        self._check = check
         self._synced: set[str] = set()
         self.identity = _identity(place, table)
         self.version = -1
@@ -64,10 +65,10 @@ class Manifest:
         self._read()
 
     @classmethod
-    def open(cls, place: Place) -> Manifest:
+    def open(cls, place: Place, *, check: bool = True) -> Manifest:
         """Read the one that is there."""
         try:
-            return cls(place, DeltaTable(place.uri))
+            return cls(place, DeltaTable(place.uri), check=check)
         except TableNotFoundError:
             raise NoArchive(f"there is no archive at {place.uri}") from None
         except DeltaError as error:
@@ -123,7 +124,8 @@ class Manifest:
                 raise BrokenArchive(f"{self._place.path(path)}: the manifest does not say how many rows it has")
             found.append(range_of(path, rows, size))
         found.sort()
-        check_consecutive(found, self.identity.first, self._place.uri)
+        if self._check:
+            check_consecutive(found, self.identity.first, self._place.uri)
         self.ranges = tuple(found)
         self.version = self._table.version()
 

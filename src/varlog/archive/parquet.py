@@ -31,7 +31,8 @@ from varlog.spark.columns import ARROW_SCHEMA
 ROW_GROUP_ROWS: Final = 1 << 17
 ROW_GROUP_BYTES: Final = 16 << 20
 MAX_ROWS: Final = 10_000
-"""Of a batch that is read."""
+BATCH_BYTES: Final = 4 << 20
+"""A batch that is read has no more rows than these, and about as many bytes at most; a row may have more."""
 COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
 TEMPORARY: Final = "."
@@ -206,7 +207,7 @@ def opened(place: Place, wanted: Range) -> Iterator[parquet.ParquetFile]:
         has = "is not there" if size is None else f"has {size} bytes instead of {wanted.bytes}"
         raise BrokenArchive(f"{where} {has}; restore it from a copy")
     try:
-        file = _Watched(place.filesystem.open_input_file(place.path(wanted.path)))
+        file = _Watched(place.open(wanted.path))
     except FileNotFoundError:
         raise BrokenArchive(f"{where} is not there; restore it from a copy") from None
     with file:
@@ -232,16 +233,24 @@ def read_rows(place: Place, wanted: Range, begin: int, end: int, max_rows: int) 
             if (held := bounds(file, number, "glsn")) is None or (held.low < end and held.high >= begin)
         ]
         least = wanted.begin
-        for batch in file.iter_batches(max_rows, row_groups=groups, use_threads=False) if groups else ():
-            fault = _fault(batch, least, wanted.end) if len(batch) else ""
+        for batch in _batches(file, groups, max_rows):
+            fault = _fault(batch, least, wanted.end)
             if fault:
                 raise BrokenArchive(f"{place.path(wanted.path)} has rows that do not belong there: {fault}")
             glsns = _glsns(batch)
             first, last = np.searchsorted(glsns, [begin, end]).tolist()
             if first < last:
                 yield pa.RecordBatch.from_arrays(batch.slice(first, last - first).columns, schema=ARROW_SCHEMA)
-            if len(batch):
-                least = int(glsns[-1]) + 1
+            least = int(glsns[-1]) + 1
+
+
+def _batches(file: parquet.ParquetFile, groups: Iterable[int], max_rows: int) -> Iterator[pa.RecordBatch]:
+    """Row groups in batches that are not too large. Each is read by itself: Parquet would make one batch of several."""
+    for group in groups:
+        about = file.metadata.row_group(group)
+        if about.num_rows:
+            fitting = about.num_rows * BATCH_BYTES // max(1, about.total_byte_size)
+            yield from file.iter_batches(max(1, min(max_rows, fitting)), row_groups=[group], use_threads=False)
 
 
 def bounds(file: parquet.ParquetFile, group: int, name: str) -> Bounds | None:

@@ -118,6 +118,10 @@ class Place:
         info = self.filesystem.get_file_info(self.path(relative))
         return int(info.size) if info.type == fs.FileType.File else None
 
+    def open(self, relative: str) -> Any:
+        """A file to read: a `pyarrow.NativeFile`."""
+        return self.filesystem.open_input_file(self.path(relative))
+
     def remove(self, relative: str) -> None:
         """Delete a file that is in nobody's way any more; one that is gone is fine."""
         try:

@@ -32,14 +32,15 @@ class Archive:
         self._manifest = manifest
 
     @classmethod
-    def open(cls, uri: str) -> Archive:
-        """The archive at a path or URI; `NoArchive` if there is none, `BrokenArchive` if it contradicts itself."""
-        return cls.at(Place.of(uri))
+    def open(cls, uri: str, *, check: bool = True) -> Archive:
+        """The archive at a path or URI; `NoArchive` if there is none, `BrokenArchive` if it contradicts itself. Whoever
+        looks for what is wrong with one does without the check that its ranges are consecutive."""
+        return cls.at(Place.of(uri), check=check)
 
     @classmethod
-    def at(cls, place: Place) -> Archive:
+    def at(cls, place: Place, *, check: bool = True) -> Archive:
         """The same for a place that is known already."""
-        return cls(place, Manifest.open(place))
+        return cls(place, Manifest.open(place, check=check))
 
     @classmethod
     def create(cls, uri: str, *, cid: int, topic: str, tpid: int, first: int) -> Archive:
