@@ -3,7 +3,7 @@
 
 PYTHON ?= python3
 JOBS   ?= 2
-SEEDS  ?= 1000
+SEEDS  ?= 10000
 ROUNDS ?= 30
 SEED   ?= 1
 RUNS   ?= 20
@@ -61,7 +61,7 @@ bench-faults: $(STAMP) ## measure how long appends wait when nodes fail, rejoin,
 	$(RUN) -m benchmarks.faults --runs $(RUNS)
 
 .PHONY: sim
-sim: $(STAMP) ## look for a seed that breaks the log (SEEDS=1000 JOBS=2)
+sim: $(STAMP) ## look for a seed that breaks the log; takes the better part of an hour (SEEDS=10000 JOBS=2)
 	$(RUN) -m varlog sim --seeds $(SEEDS) --jobs $(JOBS)
 
 .PHONY: soak

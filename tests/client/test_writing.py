@@ -13,7 +13,7 @@ import varlog
 from tests.client.rig import pass_time, run, turns, until
 from tests.client.stage import Stage
 from varlog import batch, errors, limits
-from varlog.core.messages import Append, AppendReplies, AppendReply, GetInfo, Info, ReplicaInfo
+from varlog.core.messages import Append, AppendReplies, AppendReply, GetInfo, GetMetadata, Info, ReplicaInfo
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 from varlog.wire import Connection
 
@@ -234,6 +234,24 @@ def test_a_metadata_repository_that_does_not_answer_is_named(tmp_path: Path) -> 
             stage.nodes[StorageNodeID(1)].silent = stage.repositories[0].silent = True
             with pytest.raises(errors.Unknown, match=r"no metadata repository answers \(.*connected, but silent\)"):
                 await log.append(b"y", timeout=2)
+
+    run(main())
+
+
+def test_who_waits_for_long_asks_for_metadata_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times a second at first; many clients that wait for hours must not wear the metadata repository out."""
+    monkeypatch.setattr("varlog.client.session.REFRESH_SHARE", 1.0)
+
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            stage.nodes[StorageNodeID(1)].silent = True
+            before = len(stage.repositories[0].of(GetMetadata))
+            with pytest.raises(errors.Unknown):
+                await log.append(b"y", timeout=3)
+            assert 3 <= len(stage.repositories[0].of(GetMetadata)) - before <= 10
+            stage.nodes[StorageNodeID(1)].silent = False
+            await log.append(b"z", timeout=5)
 
     run(main())
 

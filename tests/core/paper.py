@@ -254,9 +254,12 @@ class Paper:
     def _remove(self, node: Node, replica: Replica, message: RemoveLogStream) -> None:
         if (message.new_only and replica.epoch > 0) or (message.failed_only and replica.healthy):
             return
-        stream = self.state.streams[replica.lsid]
-        runs = stream.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING)
-        assert not (runs and node.snid in stream.replicas), "a replica of a set that runs was removed"
+        if message.until and replica.epoch > message.until:
+            return
+        stream = self.state.streams.get(replica.lsid)
+        runs = stream is not None and stream.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING)
+        is_member = stream is not None and node.snid in stream.replicas
+        assert not (runs and is_member), "a replica of a set that runs was removed"
         del node.replicas[replica.lsid]
 
     def _move(self, node: Node, replica: Replica, message: Message) -> None:

@@ -139,7 +139,11 @@ class _Rules:
                 assert replica is None
                 assert self.world.is_identified(self.node)
                 assert self.node not in stream.replicas or stream.status is StreamStatus.SEALED
-            case RemoveLogStream(_, _, new_only, failed_only):
+            case RemoveLogStream(_, lsid, new_only, failed_only, until):
+                if stream.lsid != lsid:
+                    assert new_only
+                    assert lsid < self.world.metadata.next_lsid
+                    return
                 assert replica is not None
                 if self.node in stream.replicas:
                     assert stream.status is StreamStatus.SEALED
@@ -147,6 +151,8 @@ class _Rules:
                     assert any(self.sound(snid, SEALED, stream.epoch) for snid in others)
                 if stream.status is StreamStatus.ABORTED:
                     assert new_only
+                elif until:
+                    self.check_left_over(until)
                 else:
                     assert failed_only
                     assert not replica.healthy
@@ -165,3 +171,15 @@ class _Rules:
                     assert not (runs and snid in known.replicas)
             case _:
                 raise AssertionError(f"a manager has no reason to send {self.message}")
+
+    def check_left_over(self, until: Epoch) -> None:
+        """What it had is on a whole set, without it, and it knows of no later one."""
+        stream, replica = self.stream, self.replica()
+        assert replica is not None
+        assert stream.status is StreamStatus.RUNNING
+        assert self.node not in (*stream.replicas, stream.joining)
+        assert replica.epoch <= until == stream.epoch
+        assert len(stream.replicas) >= self.world.factor(stream)
+        assert all(self.sound(snid, RUNNING, stream.epoch) for snid in stream.replicas)
+        known = self.world.replicas(stream.lsid)
+        assert all(replica.committed_end <= known[snid].committed_end for snid in stream.replicas)

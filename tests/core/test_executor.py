@@ -395,6 +395,15 @@ def test_rule19_an_incomplete_replica_withholds_it_until_it_is_complete() -> Non
     assert [replica.answer(request) for request in asked] == ["GLSN 7", "DidNotHappen"]
 
 
+def test_rule19_who_asks_again_and_again_is_answered_once() -> None:
+    replica = Replica().run().run().restarted()
+    asked = [replica.append(1, epoch=2) for _ in range(2 * limits.MAX_UNCOMMITTED_BATCHES)]
+    other = replica.append(2, epoch=2)
+    replica.seal(5, 1)
+    assert {replica.answer(request) for request in asked[:-1]} == {""}
+    assert [replica.answer(asked[-1]), replica.answer(other)] == ["DidNotHappen", "DidNotHappen"]
+
+
 def test_rule19_a_restarted_replica_that_was_not_sealed_tells_nothing() -> None:
     replica = Replica().run().run()
     replica = replica.restarted()

@@ -325,6 +325,32 @@ def test_rule13_what_has_a_past_is_left_though_its_log_stream_was_given_up() -> 
     assert paper.stream(LogStreamID(2)).status is StreamStatus.ABORTED
 
 
+def test_M3_what_was_made_too_late_of_one_that_is_no_more_is_removed() -> None:
+    """A request to make it was on its way for longer than the log stream lasted."""
+    paper = running()
+    paper.ask(CreateStream(0, paper.stream().tpid))
+    paper.pass_time(31)
+    assert LogStreamID(2) not in paper.state.streams
+    hosted = paper.nodes[StorageNodeID(1)].replicas
+    hosted[LogStreamID(2)] = Replica(LogStreamID(2))
+    paper.pass_time(0.2)
+    assert LogStreamID(2) not in hosted
+    assert "node 1: is to remove what was made of log stream 2, which is no more" in paper.told
+
+
+def test_rule13_what_is_not_listed_may_be_about_to_be_and_what_has_a_past_stays() -> None:
+    """The metadata may be from before a log stream was given its id."""
+    paper = running()
+    paper.ask(CreateStream(0, paper.stream().tpid))
+    paper.pass_time(31)
+    hosted = paper.nodes[StorageNodeID(1)].replicas
+    hosted[LogStreamID(3)] = Replica(LogStreamID(3))
+    hosted[LogStreamID(2)] = Replica(LogStreamID(2))
+    hosted[LogStreamID(2)].epoch = Epoch(2)
+    paper.pass_time(60)
+    assert sorted(hosted) == [1, 2, 3]
+
+
 # Managers
 
 

@@ -15,6 +15,7 @@ from varlog.core.messages import (
     HoldStream,
     LoseStream,
     PlanStream,
+    RemoveLogStream,
     SealStream,
     SetDraining,
     UnregisterNode,
@@ -23,7 +24,7 @@ from varlog.core.messages import (
 from varlog.core.resuming import SEAL_PATIENCE
 from varlog.core.steps import COPIES_AT_ONCE
 from varlog.core.world import World
-from varlog.types import GLSN, LLSN, LogStreamID, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus
 
 NOBODY = StorageNodeID(0)
 
@@ -162,6 +163,27 @@ def test_a_drained_node_leaves_without_a_spare_if_enough_are_left() -> None:
     assert paper.running == [1, 2, 3]
 
 
+def test_a_drained_node_waits_for_a_spare_that_may_come_back() -> None:
+    paper = running(4)
+    paper.nodes[node(4)].is_up = False
+    paper.pass_time(2)
+    assert paper.ask(SetDraining(0, node(2), True))
+    paper.pass_time(20)
+    assert paper.running == [1, 2, 3]
+    assert "node 2 cannot leave yet; node 4 may come back; otherwise a spare is taken in 10 s" in paper.says
+    paper.nodes[node(4)].restart()
+    paper.pass_time(5)
+    assert paper.sets == [[1, 2, 3], [1, 3, 4]], "it never had fewer replicas"
+
+
+def test_a_drained_node_does_not_wait_for_ever_for_one_that_stays_away() -> None:
+    paper = running(4)
+    paper.nodes[node(4)].is_up = False
+    paper.pass_time(2)
+    assert paper.ask(SetDraining(0, node(2), True))
+    assert 29 < paper.pass_time(60, lambda: paper.running == [1, 3]) < 32
+
+
 def test_a_node_does_not_leave_below_min_replicas_and_that_is_said() -> None:
     paper = running(3)
     paper.nodes[node(3)].is_up = False
@@ -239,7 +261,7 @@ def test_a_move_goes_on_when_another_node_dies_in_the_middle() -> None:
     paper.nodes[node(2)].is_up = False
     assert paper.pass_time(5, paper.append) <= 0.7
     assert paper.running == [1, 3], "who is to leave stays until the other one is there"
-    paper.pass_time(30)
+    paper.pass_time(40)
     assert paper.running == [3, 4, 5]
     assert all(len(replicas) == 3 for replicas in paper.sets[2:]), "nor does it leave a gap then"
 
@@ -283,6 +305,67 @@ def test_a_replica_that_is_made_anew_for_a_moment_is_not_given_up_for_a_spare() 
     paper.pass_time(20)
     assert paper.running == [1, 2, learner]
     assert not paper.nodes[node(9 - learner)].replicas
+
+
+# Left over
+
+
+def test_what_was_moved_away_from_is_removed_when_the_set_has_long_been_whole() -> None:
+    paper = running(4, entries=500)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(25)
+    assert ONE in paper.nodes[node(1)].replicas, "it would be the first to be asked back"
+    paper.pass_time(10)
+    assert ONE not in paper.nodes[node(1)].replicas
+    assert "log stream 1: node 1 is to remove its replica, as nodes 2, 3, 4 have everything" in paper.told
+    move(paper, joining=1, leaving=2)
+    paper.pass_time(10)
+    assert paper.running == [1, 3, 4]
+
+
+def test_who_comes_back_too_late_has_its_replica_removed() -> None:
+    paper = running(4)
+    paper.nodes[node(2)].is_up = False
+    paper.pass_time(100)
+    assert paper.running == [1, 3, 4]
+    paper.nodes[node(2)].restart()
+    paper.pass_time(1)
+    assert ONE not in paper.nodes[node(2)].replicas
+
+
+def test_what_is_left_over_stays_while_the_set_is_not_whole() -> None:
+    paper = running(4, entries=500)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(5)
+    assert paper.ask(SetDraining(0, node(1), True))
+    paper.nodes[node(3)].is_up = False
+    paper.pass_time(200)
+    assert paper.running == [2, 4]
+    assert ONE in paper.nodes[node(1)].replicas
+
+
+def test_what_this_manager_has_not_seen_leave_is_left() -> None:
+    """It may be of a cluster whose metadata was lost, and all that is left of it."""
+    paper = running(4)
+    stranger = paper.nodes[node(4)].replicas[ONE] = Replica(ONE)
+    stranger.epoch = Epoch(2)
+    paper.pass_time(100)
+    assert paper.replica(4) is stranger
+
+
+def test_a_late_request_does_not_remove_a_replica_that_is_back_in_the_set() -> None:
+    paper = running(4, entries=500)
+    move(paper, joining=4, leaving=1)
+    paper.pass_time(10)
+    paper.now += 30  # the manager was stopped before it could send what it decides now
+    for anyone in paper.nodes.values():
+        anyone.heard = paper.now
+    paper.manager.look()
+    (late,) = [step for step in paper.manager.steps() if isinstance(step.message, RemoveLogStream)]
+    paper.nodes[node(3)].is_up = False
+    assert paper.pass_time(10, lambda: paper.running == [1, 2, 4]) < 3
+    paper.deliver(late)
+    assert paper.append()
 
 
 # What operators hold, and what is lost

@@ -208,6 +208,8 @@ class StorageNodeActor:
 
     def _may_remove(self, message: RemoveLogStream) -> bool:
         executor = self._executor(message.lsid)
+        if message.until and executor.epoch > message.until:
+            return False
         return not (message.new_only and executor.epoch) and not (message.failed_only and executor.healthy)
 
     def _executor(self, lsid: LogStreamID) -> LogStreamExecutor:

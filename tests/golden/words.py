@@ -207,8 +207,9 @@ def _replicas(sent: Message) -> str:
     match sent:
         case AddLogStream(_, _, lsid):
             return f"ls {lsid}"
-        case RemoveLogStream(_, lsid, new_only, failed_only):
+        case RemoveLogStream(_, lsid, new_only, failed_only, until):
             only = " if nothing ever happened to it" if new_only else " if it has failed" if failed_only else ""
+            only += f" unless it is past epoch {until}" if until else ""
             return f"ls {lsid}{only}"
         case Sync(_, lsid, epoch, source, learner):
             return f"ls {lsid} epoch {epoch}: copy from sn/{source}" + (", as a learner" if learner else "")

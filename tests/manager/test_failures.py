@@ -139,7 +139,7 @@ def test_rule15_a_corrupt_replica_is_made_anew(tmp_path: Path) -> None:
 
 
 def test_M3_what_was_not_finished_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("varlog.core.collecting.GIVE_UP_AFTER", 0.5)
+    monkeypatch.setattr("varlog.manager.server.COLLECT_AFTER", 0.5)
 
     async def main() -> None:
         async with cluster(tmp_path) as small:

@@ -16,15 +16,18 @@ import pytest
 
 from varlog import errors
 from varlog.batch import BatchHeader
-from varlog.core import invariants, repairing, tally
+from varlog.core import invariants, manager, repairing, tally
+from varlog.core.address import node_address
 from varlog.core.dedup import DedupTable, Fate, Record
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import (
     Append,
     FetchLog,
+    RemoveLogStream,
     ReplicaInfo,
     ReportLine,
     Seal,
+    StreamInfo,
     Unseal,
 )
 from varlog.core.metarepo import MetadataRepository
@@ -33,8 +36,10 @@ from varlog.core.pending import PendingBatches
 from varlog.core.replication import Backups
 from varlog.core.staging import Staging
 from varlog.core.states import RUNNING, SEALED, SEALING
+from varlog.core.steps import Situation, Step
 from varlog.core.syncing import Copy, FetchPlan, Syncing
 from varlog.core.tally import Tallies, Tally
+from varlog.core.world import Sight
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
 from varlog.storage.state import LogState
@@ -256,14 +261,19 @@ def _stale_frames_are_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _old_epochs_count(patch: pytest.MonkeyPatch) -> None:
-    """A report counts whatever epoch it was made in, and goes on counting when that has passed."""
+    """A report counts whatever epoch it was made in, and goes on counting when that has passed, also beside a later one
+    that says less."""
     genuine_count, genuine_follow = Tallies.count, Tallies.follow
 
     def count(self: Tallies, snid: StorageNodeID, lines: Iterable[ReportLine]) -> None:
         current = []
         for line in lines:
             tally = self._tallies.get(line[0])
-            current.append(line if tally is None else (line[0], tally.epoch, *line[2:]))
+            if tally is None:
+                continue
+            lsid, _, durable_version, committed_end, end, healthy = line
+            most = max(end, tally.ends.get(snid, 0))
+            current.append((lsid, tally.epoch, durable_version, committed_end, most, healthy))
         genuine_count(self, snid, current)
 
     def follow(self: Tallies, stream: Stream) -> None:
@@ -409,6 +419,19 @@ def _table_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DedupTable, "recover", lambda *_: None)
 
 
+def _what_is_being_made_is_collected(patch: pytest.MonkeyPatch) -> None:
+    """Rule 13: what a node has of a log stream that is not registered is removed, though it may be registered yet."""
+
+    def give_up_creating(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+        made = situation.memory.seconds(situation.world.now, Sight.CREATING, stream.lsid)
+        if made is not None and made >= situation.collect_after:
+            for snid in situation.world.replicas(stream.lsid):
+                removal = RemoveLogStream(situation.request(), stream.lsid)
+                yield Step(node_address(snid), removal, f"log stream {stream.lsid}: node {snid} is to remove it")
+
+    patch.setattr(manager, "give_up_creating", give_up_creating)
+
+
 MUTATIONS = [
     Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 11),
     Mutation("rule2_stale_seal_is_obeyed", "equal_prefixes", _stale_seal_is_obeyed, 10),
@@ -422,7 +445,7 @@ MUTATIONS = [
     Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 23),
     Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 5),
     Mutation("rule7_stale_frames_are_committed", "exactly_once", _stale_frames_are_committed, 137),
-    Mutation("old_epochs_count", "liveness", _old_epochs_count, 7),
+    Mutation("old_epochs_count", "durable_on_all", _old_epochs_count, 7),
     Mutation("rule6_seal_record_is_left_out", "exactly_once", _seal_record_is_left_out, 1),
     Mutation("outsiders_count", "durable_on_all", _outsiders_count, 27),
     Mutation("m10_incomplete_replica_runs", "exactly_once", _incomplete_replica_runs, 4),

@@ -142,6 +142,20 @@ def test_B6_what_has_a_past_is_not_removed_as_something_new(tmp_path: Path) -> N
     run(main())
 
 
+def test_a_replica_that_knows_of_a_later_epoch_is_not_removed_as_left_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            late = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, until=Epoch(1)))
+            assert late.code == errors.Conflict.code
+            assert host.directory(1).exists()
+            timely = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, until=Epoch(2)))
+            assert timely.code == 0
+            assert not host.directory(1).exists()
+
+    run(main())
+
+
 def test_B6_a_cluster_whose_metadata_is_lost_does_not_lose_its_data_to_the_next_one(tmp_path: Path) -> None:
     """An operator who begins anew on the old nodes gets an error, and the disks keep what they have."""
 

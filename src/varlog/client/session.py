@@ -34,6 +34,10 @@ TICK: Final = 0.1
 REFRESH_EVERY: Final = 0.05
 """Metadata is not asked for more often; and while an answer is out, only every so often:"""
 REFRESH_AGAIN: Final = 0.5
+REFRESH_SHARE: Final = 0.05
+REFRESH_RARELY: Final = 1.0
+"""Whoever wants metadata for long gets it after a twentieth of that time, but not more rarely than this: a short outage
+is over when it ends, and in a long one the clients do not wear the metadata repository out."""
 
 _SLOTS: Final = limits.CLIENT_OPERATIONS
 _SLOT: Final = _SLOTS - 1
@@ -116,6 +120,8 @@ class Session:
         """None while nothing is under way."""
         self._asked_at = -REFRESH_AGAIN
         self._refreshing = False
+        self._wanted_since: float | None = None
+        """Since when one tick after another has found that somebody wants metadata."""
         self._unanswered_since = 0.0
         """When metadata was first asked for since it last came."""
         self._refreshed: list[asyncio.Future[None]] = []
@@ -342,11 +348,13 @@ class Session:
 
     def refresh(self) -> None:
         """Ask for metadata, unless that was just done."""
-        since = self.loop.time() - self._asked_at
+        now = self.loop.time()
+        since = now - self._asked_at
+        wanted = now - self._wanted_since if self._wanted_since is not None else 0.0
         if self._refreshing and since >= REFRESH_AGAIN:
             self.asking.ask_another_repository()
             self._ask_metadata()
-        elif not self._refreshing and since >= REFRESH_EVERY:
+        elif not self._refreshing and since >= min(max(REFRESH_EVERY, wanted * REFRESH_SHARE), REFRESH_RARELY):
             self._ask_metadata()
         self.stir()
 
@@ -412,6 +420,7 @@ class Session:
             participant.tick(now)
         self.asking.tick(now)
         wanted = any(participant.wants_metadata for participant in self._participants.values())
+        self._wanted_since = (self._wanted_since or now) if wanted else None
         if wanted or self._refreshed:
             self.refresh()
         if wanted or self._refreshed or self.asking.outstanding or self._is_busy():

@@ -1,9 +1,15 @@
-"""What is left over: log streams whose making was not finished, and nodes that came back with empty disks.
+"""What is left over: log streams whose making was not finished, replicas that nobody needs any more, and nodes that
+came back with empty disks.
 
 A log stream in CREATING may be one that somebody is just making. It is given up only when this manager has seen it so
 for long and is not making it itself, and given up means a compare-and-swap to ABORTED: from then on it can never be
-registered, and only then what was made of it is removed (M3, rule 13). Of what is removed here, nodes delete only what
-nothing ever happened to; a replica of a log stream that was ever registered is no zombie, in the set or out of it.
+registered, and only then what was made of it is removed (M3, rule 13). Of that, nodes delete only what nothing ever
+happened to; a replica of a log stream that was ever registered is no zombie, in the set or out of it.
+
+A replica that was moved away from, or whose place was taken while its node was away, is another matter: everything it
+has is on a whole set. It is kept for a while, because it would be the first to be asked back, and then removed, if this
+manager has seen it leave the set. The node holds the request against the epoch that it knows of, so that one which
+comes late cannot hit a replica that is needed again.
 """
 
 from __future__ import annotations
@@ -18,8 +24,6 @@ from varlog.core.world import Sight
 from varlog.types import StreamStatus
 
 _RUNS: Final = (StreamStatus.RUNNING, StreamStatus.UNSEALING)
-GIVE_UP_AFTER: Final = 30.0
-"""How long a log stream may be in the making."""
 RENEW_AFTER: Final = 1.0
 """How long a registered node has to be without a secret before it gets a new one: one that was just registered is about
 to be handed its first."""
@@ -28,7 +32,7 @@ to be handed its first."""
 def give_up_creating(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     """A log stream that has been in the making for too long."""
     made = situation.memory.seconds(situation.world.now, Sight.CREATING, stream.lsid)
-    if made is None or made < GIVE_UP_AFTER or stream.lsid in situation.world.making:
+    if made is None or made < situation.collect_after or stream.lsid in situation.world.making:
         return
     why = f"{name(stream)}: given up, as its making was not finished in {made:.0f} s"
     yield Step(METADATA_REPOSITORY, AbortStream(situation.request(), stream.lsid), why)
@@ -46,6 +50,32 @@ def collect_aborted(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     elif not hosts:
         why = f"{name(stream)}: taken out, as it was given up and no node has anything of it"
         yield Step(METADATA_REPOSITORY, UnregisterStream(situation.request(), stream.lsid), why)
+
+
+def collect_strays(situation: Situation) -> Iterator[Step]:
+    """What was made of a log stream that is no more: the request to make it was on its way for too long."""
+    world = situation.world
+    listed = {stream.lsid for stream in world.metadata.streams}
+    for snid, view in world.views.items():
+        for replica in view.answer.replicas if view.answer is not None else ():
+            gone = replica.lsid not in listed and replica.lsid < world.metadata.next_lsid
+            if gone and replica.epoch == 0:
+                why = f"node {snid}: is to remove what was made of log stream {replica.lsid}, which is no more"
+                yield Step(node_address(snid), RemoveLogStream(situation.request(), replica.lsid, new_only=True), why)
+
+
+def collect_left_over(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+    """Replicas that have left a set which is whole without them, and has been so for long."""
+    world, memory = situation.world, situation.memory
+    if not memory.has_lasted(situation.collect_after, world.now, Sight.WHOLE, stream.lsid, stream.epoch):
+        return
+    known = world.replicas(stream.lsid)
+    has_all = min(known[snid].committed_end for snid in stream.replicas)
+    for snid, replica in known.items():
+        is_covered = replica.epoch <= stream.epoch and replica.committed_end <= has_all
+        if is_covered and memory.has_left(stream.lsid, snid):
+            why = f"{name(stream)}: node {snid} is to remove its replica, as {nodes(stream.replicas)} have everything"
+            yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, until=stream.epoch), why)
 
 
 def renew_nodes(situation: Situation) -> Iterator[Step]:

@@ -19,7 +19,7 @@ from varlog.core.replicalog import Context, ReplicaLog
 from varlog.core.replication import Backups
 from varlog.core.staging import Staging
 from varlog.core.states import SEALING
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, TopicID, Version
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, Version, WriterID
 
 
 class LogStreamContext:
@@ -87,8 +87,9 @@ class LogStreamContext:
         self._promised_end = LLSN(1)
         """What was stored before that record ends here."""
         self._promise_waiters: list[tuple[Address, int]] = []
-        self._undecided: list[Question] = []
-        """Appends of a passed epoch whose fate this replica will know once it reaches its seal point."""
+        self._undecided: dict[tuple[Address, WriterID, Sequence], Question] = {}
+        """Appends of a passed epoch whose fate this replica will know once it reaches its seal point; of each the
+        question that came last."""
         self._backups: Backups | None = None
         self._version_at_tick = Version(0)
         self._owes_ack = False

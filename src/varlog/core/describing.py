@@ -35,7 +35,7 @@ def describe(state: MetadataState, request: int) -> Metadata:
         TopicInfo(t.tpid, t.name, t.hwm, t.trim, t.replication_factor, t.min_replicas) for t in state.topics.values()
     )
     streams = tuple(map(_stream_info, state.streams.values()))
-    return Metadata(request, state.version, nodes, topics, streams, state.manager)
+    return Metadata(request, state.version, nodes, topics, streams, state.manager, state.next_lsid)
 
 
 def _stream_info(s: Stream) -> StreamInfo:

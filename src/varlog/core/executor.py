@@ -125,8 +125,9 @@ class LogStreamExecutor(Sealing):
             self._tell_fate(question)
             return
         self._observe(Branch.RULE19_WITHHELD)
-        if self.healthy and len(self._undecided) < limits.MAX_UNCOMMITTED_BATCHES:
-            self._undecided.append(question)
+        known = question.subject in self._undecided
+        if self.healthy and (known or len(self._undecided) < limits.MAX_UNCOMMITTED_BATCHES):
+            self._undecided[question.subject] = question
         else:
             self._refuse(source, message, errors.Sealed.code if self.healthy else self.fault)
 

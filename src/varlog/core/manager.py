@@ -7,23 +7,30 @@ steps, do no harm: each request to the metadata repository is a compare-and-swap
 checked there.
 
 By subject: `watching` has the log streams that run, and those about to; `resuming` those that are sealed; `repairing`
-brings a set back to its size, and moves replicas; `collecting` clears away what was not finished.
+brings a set back to its size, and moves replicas; `collecting` clears away what was not finished, or
+is left over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from varlog.core.collecting import collect_aborted, give_up_creating, renew_nodes
+from varlog.core.collecting import (
+    collect_aborted,
+    collect_left_over,
+    collect_strays,
+    give_up_creating,
+    renew_nodes,
+)
 from varlog.core.messages import StreamInfo
 from varlog.core.repairing import repair
 from varlog.core.resuming import complete
-from varlog.core.steps import REPLACE_AFTER, ChoosePrimary, Situation, Step
+from varlog.core.steps import COLLECT_AFTER, REPLACE_AFTER, ChoosePrimary, Situation, Step
 from varlog.core.watching import follow_unsealing, watch
 from varlog.core.world import Memory, World
 from varlog.types import StorageNodeID, StreamStatus
 
-__all__ = ["REPLACE_AFTER", "ChoosePrimary", "Step", "reconcile", "spread_primaries"]
+__all__ = ["COLLECT_AFTER", "REPLACE_AFTER", "ChoosePrimary", "Step", "reconcile", "spread_primaries"]
 
 
 def spread_primaries(stream: StreamInfo) -> StorageNodeID:
@@ -37,11 +44,12 @@ def reconcile(
     request: Callable[[], int],
     choose_primary: ChoosePrimary = spread_primaries,
     replace_after: float = REPLACE_AFTER,
+    collect_after: float = COLLECT_AFTER,
 ) -> list[Step]:
     """The next steps. `memory` has observed this world already."""
-    situation = Situation(world, memory, request, choose_primary, replace_after)
+    situation = Situation(world, memory, request, choose_primary, replace_after, collect_after)
     steps = [step for stream in world.metadata.streams for step in _steps_for(situation, stream)]
-    return [*steps, *renew_nodes(situation)]
+    return [*steps, *collect_strays(situation), *renew_nodes(situation)]
 
 
 def _steps_for(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
@@ -55,7 +63,7 @@ def _steps_for(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
         yield from complete(situation, stream)
     elif stream.status is StreamStatus.UNSEALING:
         yield from follow_unsealing(situation, stream)
-    elif troubled := list(watch(situation, stream)):
-        yield from troubled
+    elif steps := list(watch(situation, stream)) or list(repair(situation, stream)):
+        yield from steps
     else:
-        yield from repair(situation, stream)
+        yield from collect_left_over(situation, stream)

@@ -76,6 +76,11 @@ class Question(NamedTuple):
     sequence: Sequence
     horizon: LLSN
 
+    @property
+    def subject(self) -> tuple[Address, WriterID, Sequence]:
+        """Who asks, about which batch."""
+        return self.source, self.writer_id, self.sequence
+
 
 class PendingBatches:
     """See the module's text."""

@@ -178,10 +178,13 @@ def _find_spare(situation: Situation, stream: StreamInfo, willing: Mapping[Stora
         if (not world.answers(snid) or situation.is_suspect(stream.lsid, snid))
         and not situation.is_leaving(stream, snid)
     ]
-    if away and not any(situation.is_leaving(stream, snid) for snid in stream.replicas):
-        short = memory.seconds(world.now, Sight.SHORT, stream.lsid)
-        sealed = memory.seconds(world.now, Sight.SEALED, stream.lsid, stream.epoch)
-        left = situation.replace_after - max(short or 0.0, sealed or 0.0)
+    if away:
+        lasted = max(
+            memory.seconds(world.now, Sight.SHORT, stream.lsid) or 0.0,
+            memory.seconds(world.now, Sight.SEALED, stream.lsid, stream.epoch) or 0.0,
+            memory.seconds(world.now, Sight.LEAVING, stream.lsid) or 0.0,
+        )
+        left = situation.replace_after - lasted
         if left > 0:
             return Learner(None, why=f"{nodes(away)} may come back; otherwise a spare is taken in {left:.0f} s")
     free = {snid: info for snid, info in willing.items() if situation.takes_copies(snid)}

@@ -87,7 +87,8 @@ class Sealing(LogStreamContext):
         voided = self._pending.void(llsn_end)
         for batch in voided:
             for source, request in batch.waiters:
-                self._undecided.append(Question(source, request, batch.writer_id, batch.sequence, batch.llsn))
+                question = Question(source, request, batch.writer_id, batch.sequence, batch.llsn)
+                self._undecided[question.subject] = question
         rest = self._pending.end
         invariants.require(
             Invariant.BATCH_BOUNDARY,
@@ -111,8 +112,8 @@ class Sealing(LogStreamContext):
     def _is_complete(self) -> None:
         """Nothing below its seal point is missing: what became of any append can be told."""
         self.needs_sync = False
-        questions, self._undecided = self._undecided, []
-        for question in questions:
+        questions, self._undecided = self._undecided, {}
+        for question in questions.values():
             self._tell_fate(question)
 
     def seal_self(self) -> None:

@@ -25,6 +25,9 @@ CUT_OFF_PATIENCE: Final = 1.0
 """How long a node may seem cut off from the metadata repository: one that has just come back is seen so as well."""
 REPLACE_AFTER: Final = 30.0
 """How long a node that is away is waited for before a spare takes its place."""
+COLLECT_AFTER: Final = 30.0
+"""How long something must have been of no use before it is cleared away: a log stream that is not made to the end, a
+replica outside of a set that is whole."""
 COPIES_AT_ONCE: Final = 2
 """Of learners, to one node and from one node."""
 
@@ -64,12 +67,14 @@ class Situation:
         request: Callable[[], int],
         choose_primary: ChoosePrimary,
         replace_after: float = REPLACE_AFTER,
+        collect_after: float = COLLECT_AFTER,
     ) -> None:
         self.world = world
         self.memory = memory
         self.request = request
         self.choose_primary = choose_primary
         self.replace_after = replace_after
+        self.collect_after = collect_after
         self._targets: Counter[StorageNodeID] = Counter()
         self._sources: Counter[StorageNodeID] = Counter()
         for stream in world.metadata.streams:
@@ -126,8 +131,7 @@ class Situation:
 
     def is_leaving(self, stream: StreamInfo, snid: StorageNodeID) -> bool:
         """Whether an operator wants a node out of the set."""
-        node = self.world.nodes.get(snid)
-        return snid == stream.leaving or (node is not None and node.is_draining)
+        return self.world.is_leaving(stream, snid)
 
     def is_suspect(self, lsid: LogStreamID, snid: StorageNodeID) -> bool:
         return self.memory.is_suspect(self.world.now, lsid, snid)

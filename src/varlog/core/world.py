@@ -174,6 +174,11 @@ class World:
         ]
         return [snid for snid in late if snid != stream.primary] or late
 
+    def is_leaving(self, stream: StreamInfo, snid: StorageNodeID) -> bool:
+        """Whether an operator wants a node out of the set."""
+        node = self.nodes.get(snid)
+        return snid == stream.leaving or (node is not None and node.is_draining)
+
     def factor(self, stream: StreamInfo) -> int:
         """How many replicas a log stream is to have."""
         topic = self.topics.get(stream.tpid)
@@ -208,6 +213,10 @@ class Sight(Enum):
     """(log stream, committed end): the same, though all its replicas have stored more."""
     STORES_NOTHING = auto()
     """(log stream, node, committed end): the same, as this replica has stored nothing more, though another one has."""
+    LEAVING = auto()
+    """(log stream): an operator wants a node out of its set."""
+    WHOLE = auto()
+    """(log stream, epoch): it runs on as many replicas as it is to have, all of them sound and in step."""
     SHORT = auto()
     """(log stream): it has fewer replicas than it is to have."""
     UNHEALTHY = auto()
@@ -257,11 +266,26 @@ def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
                 for snid in stream.replicas:
                     if snid in known and snid not in stored:
                         yield Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end
+            if _is_whole(world, stream):
+                yield Sight.WHOLE, stream.lsid, stream.epoch
+
+
+def _is_whole(world: World, stream: StreamInfo) -> bool:
+    known = world.replicas(stream.lsid)
+    in_step = [
+        snid
+        for snid in stream.replicas
+        if snid in known
+        and (known[snid].state, known[snid].epoch, known[snid].healthy) == (ReplicaState.RUNNING, stream.epoch, True)
+    ]
+    return len(in_step) == len(stream.replicas) >= world.factor(stream) and not stream.joining
 
 
 def _sights_of_replicas(world: World, stream: StreamInfo) -> Iterator[Key]:
     if stream.replicas and len(stream.replicas) < world.factor(stream):
         yield Sight.SHORT, stream.lsid
+    if any(world.is_leaving(stream, snid) for snid in stream.replicas):
+        yield Sight.LEAVING, stream.lsid
     known = world.replicas(stream.lsid)
     for snid in stream.replicas:
         if snid not in known and world.knows(snid, stream.lsid):
@@ -295,6 +319,9 @@ class Memory:
         """Who was told of the seal of an epoch and was not in the set: it was to join."""
         self._hosted: dict[LogStreamID, dict[StorageNodeID, float]] = {}
         """When replicas outside of their sets were last seen."""
+        self._sets: dict[LogStreamID, tuple[StorageNodeID, ...]] = {}
+        self._left: dict[LogStreamID, frozenset[StorageNodeID]] = {}
+        """The sets as they were last seen, and who was in one before."""
 
     def observe(self, world: World) -> None:
         """Look at a world. What is in it and was not before is dated now; what is no more is forgotten."""
@@ -308,6 +335,7 @@ class Memory:
                 self._suspect(world.now, stream.lsid, snid, epoch, "was not ready when it was to join", MISSED_SECONDS)
         self._joining = dict(_joining(world))
         self._hosted = {lsid: hosts for lsid, stream in streams.items() if (hosts := self._hosts(world, stream))}
+        self._observe_sets(world)
         self._suspicions = {
             (lsid, snid): suspicion
             for (lsid, snid), suspicion in self._suspicions.items()
@@ -335,6 +363,18 @@ class Memory:
     def hosted_lately(self, lsid: LogStreamID) -> Iterable[StorageNodeID]:
         """The nodes that have a replica of a log stream outside of its set, or had one a moment ago."""
         return self._hosted.get(lsid, {}).keys()
+
+    def has_left(self, lsid: LogStreamID, snid: StorageNodeID) -> bool:
+        """Whether a node was seen in the set of a log stream, and is outside of it now."""
+        return snid in self._left.get(lsid, ())
+
+    def _observe_sets(self, world: World) -> None:
+        sets, left = {}, {}
+        for stream in world.metadata.streams:
+            sets[stream.lsid] = stream.replicas
+            before = {*self._left.get(stream.lsid, ()), *self._sets.get(stream.lsid, ())}
+            left[stream.lsid] = frozenset(before & world.nodes.keys()) - {*stream.replicas}
+        self._sets, self._left = sets, left
 
     def _hosts(self, world: World, stream: StreamInfo) -> dict[StorageNodeID, float]:
         before = self._hosted.get(stream.lsid, {})

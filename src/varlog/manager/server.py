@@ -21,7 +21,7 @@ from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.diagnosing import diagnose
 from varlog.core.identity import SECRET_BYTES, new_secret
-from varlog.core.manager import reconcile
+from varlog.core.manager import COLLECT_AFTER, reconcile
 from varlog.core.messages import (
     AddNode,
     AddStream,
@@ -387,7 +387,8 @@ class ManagerServer:
         if world is None:
             return
         self._memory.observe(world)
-        steps = reconcile(world, self._memory, self._request, replace_after=self._config.replace_after)
+        replace_after = self._config.replace_after
+        steps = reconcile(world, self._memory, self._request, replace_after=replace_after, collect_after=COLLECT_AFTER)
         for step, is_new in self._doing.take(steps, world.now):
             if is_new:
                 self._log.info(step.sentence)

@@ -48,7 +48,7 @@ from varlog.sim.evidence import (
     TopicState,
 )
 from varlog.sim.history import History, Kind
-from varlog.sim.managing import ManagerHost, Operation
+from varlog.sim.managing import Collection, ManagerHost, Operation
 from varlog.sim.medium import Image
 from varlog.sim.metadata import MetadataHost
 from varlog.sim.nemesis import Fault, Nemesis, draw_profile
@@ -409,6 +409,8 @@ class Cluster:
         told = []
         for stream in state.streams.values():
             if stream.status in (StreamStatus.CREATING, StreamStatus.ABORTED):
+                if not self.shape.lost_node:  # which may have something of it
+                    told.append(f"log stream {stream.lsid} is {stream.status.name} at the end")
                 continue
             if stream.status is not StreamStatus.RUNNING:
                 told.append(f"log stream {stream.lsid} is {stream.status.name} at the end")
@@ -418,7 +420,12 @@ class Cluster:
                 for node in self.nodes
                 if node.snid in stream.replicas and not self._is_in_order(node, stream, hwm)
             ]
-        return told
+        return told + [
+            f"{node.process.name} has something of log stream {executor.lsid} at the end, which is no more"
+            for node in self.nodes
+            for executor in node.node.executors
+            if node.process.alive and self._is_zombie(executor)
+        ]
 
     @staticmethod
     def _is_in_order(node: StorageNodeHost, stream: Stream, hwm: GLSN) -> bool:
@@ -441,6 +448,7 @@ class Cluster:
             {
                 "faults": (Fault, ClockFault, NetworkFault, DiskFault, StoreFault),
                 "operators": (Operation,),
+                "collections": (Collection,),
                 "state transitions": (Transition,),
                 "protocol rules": (Branch,),
             }

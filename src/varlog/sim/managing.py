@@ -18,6 +18,7 @@ from varlog.core.conversing import Answer, Conversation, Requests
 from varlog.core.identity import SECRET_BYTES, new_secret, proof_of
 from varlog.core.manager import reconcile
 from varlog.core.messages import (
+    AbortStream,
     AddLogStream,
     AdoptIdentity,
     CreateStream,
@@ -31,6 +32,7 @@ from varlog.core.messages import (
     Metadata,
     RegisterNode,
     RegisterStream,
+    RemoveLogStream,
     RenewNode,
     ReplicaReply,
     Seal,
@@ -51,7 +53,9 @@ HEARTBEAT: Final = 0.1
 FRESH: Final = 1.0
 ANSWER_SECONDS: Final = 0.7
 REPLACE_AFTER: Final = 3.0
-"""A run is short: who is away is not waited for as long as in earnest."""
+COLLECT_AFTER: Final = 2.0
+"""A run is short: who is away is not waited for as long as in earnest, nor is what is of no use kept as long."""
+MOST_PAUSES: Final = 6
 _AGAIN: Final = frozenset(
     error.code for error in (errors.NotLeader, errors.Busy, errors.DeadlineExceeded, errors.AlreadyExists)
 )
@@ -62,6 +66,26 @@ class Operation(Enum):
 
     DONE = "operator's request was granted"
     REFUSED = "operator's request was refused"
+
+
+class Collection(Enum):
+    """What the managers cleared away."""
+
+    GIVEN_UP = "log stream in the making was given up"
+    UNMADE = "what was made of one that was given up was removed"
+    LEFT_OVER = "replica that had left its set was removed"
+
+    @classmethod
+    def of(cls, message: Message | None) -> Collection | None:
+        match message:
+            case AbortStream():
+                return cls.GIVEN_UP
+            case RemoveLogStream(new_only=True):
+                return cls.UNMADE
+            case RemoveLogStream(until=until) if until:
+                return cls.LEFT_OVER
+            case _:
+                return None
 
 
 class _Talk:
@@ -146,8 +170,9 @@ class ManagerHost:
         self._converse(self._registrar.begin(asked), ended)
 
     def add_stream(self, replicas: tuple[StorageNodeID, ...]) -> None:
-        """Make one more log stream, on nodes that need not be the best ones."""
-        self._converse(self._add_stream(replicas), lambda _: None)
+        """Make one more log stream, on nodes that need not be the best ones, and not always in one go: others may find
+        it half-made, and give it up."""
+        self._converse(self._add_stream(replicas, self._rng.randrange(MOST_PAUSES)), lambda _: None)
 
     def seal(self, lsid: LogStreamID) -> None:
         """Seal a log stream for no reason. The manager will unseal it."""
@@ -171,13 +196,15 @@ class ManagerHost:
         assert error is None, f"the cluster cannot be set up: {error}"
         self.is_set_up = True
 
-    def _add_stream(self, replicas: tuple[StorageNodeID, ...]) -> Conversation:
+    def _add_stream(self, replicas: tuple[StorageNodeID, ...], pauses: int = 0) -> Conversation:
         created = yield from self._insist(METADATA_REPOSITORY, CreateStream, TopicID(1))
         assert isinstance(created, Decided)
         lsid = LogStreamID(created.value)
         outsiders = () if self._outsider is None or self._outsider in replicas else (self._outsider,)
         for snid in (*replicas, *outsiders):
             yield from self._insist(node_address(snid), AddLogStream, TopicID(1), lsid)
+        for _ in range(pauses):
+            yield []  # nobody answers, so it goes on when it has waited for long enough
         yield from self._insist(METADATA_REPOSITORY, RegisterStream, lsid, replicas)
         return lsid
 
@@ -255,11 +282,13 @@ class ManagerHost:
         if world is None:
             return
         self._memory.observe(world)
-        steps = reconcile(world, self._memory, self._request, self._choose_primary, REPLACE_AFTER)
+        steps = reconcile(world, self._memory, self._request, self._choose_primary, REPLACE_AFTER, COLLECT_AFTER)
         for step, is_new in self._doing.take(steps, world.now):
             if is_new:
                 self.steps.append((self.process.world.now, step.sentence))
                 self.process.world.trace("manager", self.process, step.sentence)
+                if (collected := Collection.of(step.message)) is not None:
+                    self.process.world.count(collected, self.process)
             if isinstance(step.message, RenewNode):
                 if step.message.snid not in self._registrar.giving:
                     self._converse(self._registrar.renew_node(step.message.snid), lambda _: None)

@@ -340,10 +340,15 @@ class StorageNodeHost:
             self._reply(source, message.request, lsid, 0)
         elif executor is not None and message.new_only and executor.epoch > 0:
             self._reply(source, message.request, lsid, errors.AlreadyExists.code)
-        elif executor is not None and message.failed_only and executor.healthy:
+        elif executor is not None and self._is_kept(executor, message):
             self._reply(source, message.request, lsid, errors.Conflict.code)
         elif executor is not None:
             self._remove(lsid, lambda: self._reply(source, message.request, lsid, 0))
+
+    @staticmethod
+    def _is_kept(executor: LogStreamExecutor, message: RemoveLogStream) -> bool:
+        """The request is about a replica that was not sound, or outside of the set, and is not so any more."""
+        return (message.failed_only and executor.healthy) or 0 < message.until < executor.epoch
 
     def _reply(self, source: str, request: int, lsid: LogStreamID, code: int) -> None:
         self._send(source, ReplicaReply(request, lsid, code, self.snid, Epoch(0), ReplicaState.SEALING, LLSN(0)))

@@ -77,7 +77,7 @@ class Hosting:
         replica = self._replicas.get(lsid)
         waiting = self._leaving.get(lsid)
         if waiting is not None:
-            if (message.new_only or message.failed_only) and lsid in self._beginnings:
+            if (message.new_only or message.failed_only or message.until) and lsid in self._beginnings:
                 self._refuse(source, message.request, lsid, errors.Busy(f"log stream {lsid} is being made anew"))
                 return
             self._beginnings.pop(lsid, None)
@@ -91,6 +91,9 @@ class Hosting:
         elif message.failed_only and replica.executor.healthy:
             sound = errors.Conflict(f"log stream {lsid} is sound on this node; it was left")
             self._refuse(source, message.request, lsid, sound)
+        elif 0 < message.until < replica.executor.epoch:
+            later = errors.Conflict(f"log stream {lsid} is in epoch {replica.executor.epoch} on this node; it was left")
+            self._refuse(source, message.request, lsid, later)
         else:
             self._leaving[lsid] = [(source, message.request)]
             self._leave(lsid)

@@ -63,6 +63,8 @@ class Metadata(Message, frozen=True):
     streams: tuple[StreamInfo, ...]
     manager: str = ""
     """The address of the manager that registered last."""
+    next_lsid: LogStreamID = LogStreamID(0)
+    """Ids of log streams below this one were given out. What is not listed of them is no more, and never will be."""
 
 
 class GetTail(Message, frozen=True):

@@ -110,6 +110,9 @@ class RemoveLogStream(Message, frozen=True):
     """Only if nothing has happened to it since it was made: what has a past is refused, and left as it is (B6)."""
     failed_only: bool = False
     """Only if it has failed or is corrupt. A request that comes late finds it repaired, and must not delete that."""
+    until: Epoch = Epoch(0)
+    """Only if it knows of no later epoch than this, in which the log stream runs without it; 0: of whichever. A request
+    that comes late may find it in the set again."""
 
 
 class Seal(Message, frozen=True):
