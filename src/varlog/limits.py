@@ -81,6 +81,7 @@ MAX_TOPIC_NAME: Final = 255
 MAX_FIRST_GLSN: Final = 1 << 62
 """Where a topic may begin at most: there is room for as many positions behind it."""
 MAX_ADDRESS: Final = 300
+MAX_ARCHIVE_URI: Final = 2048
 MAX_VOLUMES: Final = 256
 """Of one storage node."""
 MAX_VOLUME_PATH: Final = 4096
@@ -133,3 +134,11 @@ HTTP_SECONDS: Final = 5.0
 """For one request from its first byte to the last of the reply."""
 HTTP_CONNECTIONS: Final = 32
 """A further one takes the place of the oldest."""
+
+# Spark
+SPARK_BATCH_ROWS: Final = 10_000
+SPARK_BATCH_BYTES: Final = 4 * MIB
+"""Of one Arrow batch for Spark: full with either. A batch of the log is not taken apart for it."""
+SPARK_PARTITION_ROWS: Final = 500_000
+SPARK_PARTITION_BYTES: Final = 64 * MIB
+"""About what one task reads, unless a query says otherwise."""

@@ -1,0 +1,167 @@
+"""The data source `varlog`: what Spark calls.
+
+Spark makes the source and its readers anew in several processes and sends them from one to another, so they hold
+options and nothing else. What they do is in `planning`, in a process of the driver, and in `task`, on executors.
+
+Nothing that is large is imported before it is needed: Spark imports every `pyspark_...` module to look for sources, and
+one that cannot be imported would disable all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+    import varlog
+    from varlog.spark.options import Options
+    from varlog.spark.planning import Range
+
+NAME: Final = "varlog"
+
+
+class VarlogDataSource(DataSource):
+    """The log as a table and as a stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        from varlog.spark.columns import spark_schema  # noqa: PLC0415
+
+        return spark_schema(self._wanted_columns())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = self._parsed(schema, streaming=False)
+        return PushingReader(options) if options.pushdown else Reader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
+        from varlog.spark.streaming import StreamReader  # noqa: PLC0415
+
+        return StreamReader(self._parsed(schema, streaming=True))
+
+    def _wanted_columns(self) -> tuple[str, ...]:
+        from varlog.spark.options import columns_of  # noqa: PLC0415
+
+        return columns_of(self.options)
+
+    def _parsed(self, schema: StructType, *, streaming: bool) -> Options:
+        from varlog.spark.connections import pin  # noqa: PLC0415
+        from varlog.spark.options import check_schema, parse  # noqa: PLC0415
+
+        options = parse(self.options, streaming=streaming)
+        check_schema(schema.names, options.columns)
+        return options._replace(connection=pin(options.connection))
+
+
+class Partition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, range_: Range) -> None:
+        super().__init__(range_)
+
+
+def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of a partition. Spark makes one of its own, without a value, where there is none."""
+    from varlog.spark.task import read_range  # noqa: PLC0415
+
+    if partition.value is None:
+        return iter(())
+    begin, end, affinity = partition.value
+    return read_range(
+        options.connection,
+        begin,
+        end,
+        affinity,
+        columns=options.columns,
+        log_streams=options.log_streams,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+
+
+class Reader(DataSourceReader):
+    """A batch query."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from varlog.spark.connections import connections  # noqa: PLC0415
+
+        return [Partition(found) for found in connections.ask(self._options.connection, self._plan)]
+
+    async def _plan(self, log: varlog.Log) -> list[Range]:
+        from varlog.spark import planning  # noqa: PLC0415
+
+        planning.check_log_streams(log, self._options)
+        extent = await planning.extent_of(log)
+        begin, end = await planning.range_of(log, extent, self._options)
+        begin, end = await self._narrowed(log, begin, end)
+        return await planning.partitions_of(log, extent, begin, end, self._options) if begin < end else []
+
+    async def _narrowed(self, log: varlog.Log, begin: int, end: int) -> tuple[int, int]:  # noqa: ARG002
+        return begin, end
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition)
+
+
+class PushingReader(Reader):
+    """A batch query whose conditions on `glsn` and `timestamp` limit what is read.
+
+    Spark refuses a reader that has `pushFilters` unless it is configured for it; so it is a class of its own. All
+    conditions are left for Spark to check again, so here they only need to exclude nothing that fulfils them.
+    """
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._conditions: list[tuple[str, str, Any]] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
+        for condition in filters:
+            match condition:
+                case EqualTo((column,), value):
+                    self._conditions += [(column, ">=", value), (column, "<=", value)]
+                case In((column,), values) if values:
+                    self._conditions += [(column, ">=", min(values)), (column, "<=", max(values))]
+                case GreaterThan((column,), value) | GreaterThanOrEqual((column,), value):
+                    self._conditions.append((column, ">=", value))
+                case LessThan((column,), value) | LessThanOrEqual((column,), value):
+                    self._conditions.append((column, "<=", value))
+                case _:
+                    pass
+        return filters
+
+    async def _narrowed(self, log: varlog.Log, begin: int, end: int) -> tuple[int, int]:
+        for column, side, value in self._conditions:
+            if column == "glsn" and isinstance(value, int):
+                low, high = value, value + 1
+            elif column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
+                microseconds = max(0, round(value.timestamp() * 1_000_000))
+                low, high = await log.find_time(microseconds - 1), await log.find_time(microseconds + 2)
+            else:
+                continue
+            if side == ">=":
+                begin = max(begin, low)
+            else:
+                end = min(end, high)
+        return begin, end

@@ -1,0 +1,113 @@
+"""The log as a stream: micro-batches that are consistent cuts.
+
+An offset is one number for all log streams, the next position to read: `{"glsn": 4711}`. Everything below it has been
+read and nothing from it on, so a micro-batch is a range of the total order, and what is in it has happened before
+whatever is not yet. A micro-batch that has to be repeated has the same range, and so the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from varlog import errors
+from varlog.spark import planning
+from varlog.spark.connections import connections
+from varlog.spark.options import Options
+from varlog.spark.planning import Range
+from varlog.spark.source import Partition, read_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    import varlog
+
+Offset = dict[str, int]
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query: in one process of the driver for as long as it runs, and in each task."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._target: int | None = None
+        """Where to stop, with the trigger AvailableNow."""
+
+    def initialOffset(self) -> Offset:  # noqa: N802  # these are Spark's names
+        async def find(log: varlog.Log) -> int:
+            planning.check_log_streams(log, self._options)
+            extent = await planning.extent_of(log)
+            begin = await planning.resolve(log, extent, self._options.start)
+            if begin > extent.end:
+                raise errors.BadOption(
+                    f"option startingOffsets = '{begin}': the log ends before {extent.end}; "
+                    f"allowed is up to {extent.end}"
+                )
+            return begin
+
+        return {"glsn": connections.ask(self._options.connection, find)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        if self._options.max_offsets:
+            return ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._log_end()
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        return {"glsn": self._log_end()}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        async def find(log: varlog.Log) -> int:
+            return await self._end_of_batch(log, start["glsn"], limit)
+
+        return {"glsn": connections.ask(self._options.connection, find)}
+
+    async def _end_of_batch(self, log: varlog.Log, begin: int, limit: ReadLimit) -> int:
+        end = await log.tail() + 1
+        if begin > end:
+            raise errors.ConsistencyViolation(
+                f"the query has read up to {begin - 1}, and topic {log.name!r} ends at {end - 1}: it is another log "
+                "than the one that the checkpoint is of; begin with a new checkpoint"
+            )
+        if self._target is not None:
+            end = max(begin, min(end, self._target))
+        if isinstance(limit, ReadAllAvailable) or begin == end:
+            return end
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, begin + limit.max_rows)
+        if self._options.max_bytes:
+            end = await planning.end_within(log, begin, end, self._options.max_bytes)
+        return end
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        begin, behind = start["glsn"], end["glsn"]
+        if begin == behind:
+            return []
+
+        async def plan(log: varlog.Log) -> list[Range]:
+            extent = await planning.extent_of(log)
+            return await planning.partitions_of(log, extent, begin, behind, self._options)
+
+        return [Partition(found) for found in connections.ask(self._options.connection, plan)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(self._options, partition)
+
+    def _log_end(self) -> int:
+        async def find(log: varlog.Log) -> int:
+            return await log.tail() + 1
+
+        return connections.ask(self._options.connection, find)
