@@ -6,6 +6,8 @@ Nodes are asked all at once, each for a short time only: one that does not answe
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -13,12 +15,14 @@ import msgspec
 from varlog.cli.options import Cluster
 from varlog.core.messages import Info, Metadata
 from varlog.errors import VarlogError
-from varlog.types import StreamStatus
+from varlog.types import LogStreamID, StreamStatus
 
 if TYPE_CHECKING:
     from varlog import Admin
 
 NODE_SECONDS: Final = 1.0
+CATCH_UP_SECONDS: Final = 2.0
+LOOK_AGAIN: Final = 0.05
 
 
 class Seen(NamedTuple):
@@ -64,6 +68,30 @@ async def see(at: Cluster, admin: Admin) -> Seen:
         else:
             silent[snid] = _told(answer)
     return Seen(metadata, infos, silent, "" if isinstance(manager, str) else _told(manager))
+
+
+async def caught_up(at: Cluster, admin: Admin) -> Seen:
+    """Look at the cluster; a replica may take a moment to hear of what was just committed."""
+    first = await see(at, admin)
+    ends = {stream.lsid: stream.last_glsn for stream in first.metadata.streams}
+    deadline = time.monotonic() + CATCH_UP_SECONDS
+    latest = first
+    while _are_behind(latest, ends) and time.monotonic() < deadline:
+        await asyncio.sleep(LOOK_AGAIN)
+        latest = await see(at, admin)
+    return latest._replace(metadata=first.metadata)
+
+
+def _are_behind(seen: Seen, ends: Mapping[LogStreamID, int]) -> bool:
+    """Whether a running log stream has a replica that does not know of all that is committed."""
+    return any(
+        replica.lsid == stream.lsid and replica.local_hwm < ends.get(stream.lsid, 0)
+        for stream in seen.metadata.streams
+        if stream.status is StreamStatus.RUNNING
+        for snid in stream.replicas
+        if snid in seen.infos
+        for replica in seen.infos[snid].replicas
+    )
 
 
 def _told(error: object) -> str:

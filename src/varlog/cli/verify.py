@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -17,14 +17,13 @@ import msgspec
 from cyclopts import Parameter
 
 from varlog.cli.failures import Exit
-from varlog.cli.looking import Seen, see
+from varlog.cli.looking import Seen, caught_up
 from varlog.cli.options import USUAL_CLUSTER, Cluster
 from varlog.cli.output import Column, Output, duration_of
 from varlog.core.fingerprints import Span
 from varlog.core.messages import TopicInfo
 from varlog.core.verifying import Answer, Copy, Finding, Question, Verdict, Verification
 from varlog.errors import UnknownTopic, VarlogError
-from varlog.types import LogStreamID, StreamStatus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
 PART_SECONDS: Final = 60.0
 """For one fingerprint: some megabytes from a disk that may be busy, behind others that wait."""
-CATCH_UP_SECONDS: Final = 2.0
-LOOK_AGAIN: Final = 0.05
 LONGEST_LIST: Final = 5
 
 _CODES: Final = {
@@ -83,7 +80,7 @@ async def verify(
     """
     worst = Verdict.CONSISTENT
     async with at.admin() as admin:
-        seen = await _caught_up(at, admin)
+        seen = await caught_up(at, admin)
         topics = [known for known in seen.metadata.topics if topic in {None, known.name}]
         if not topics and topic is not None:
             raise UnknownTopic(f"there is no topic {topic!r}")
@@ -93,30 +90,6 @@ async def verify(
     if not topics:
         at.output.line("there is no topic to verify")
     return _CODES[worst]
-
-
-async def _caught_up(at: Cluster, admin: Admin) -> Seen:
-    """Look at the cluster; a replica may take a moment to hear of what was just committed."""
-    first = await see(at, admin)
-    ends = {stream.lsid: stream.last_glsn for stream in first.metadata.streams}
-    deadline = time.monotonic() + CATCH_UP_SECONDS
-    latest = first
-    while _are_behind(latest, ends) and time.monotonic() < deadline:
-        await asyncio.sleep(LOOK_AGAIN)
-        latest = await see(at, admin)
-    return latest._replace(metadata=first.metadata)
-
-
-def _are_behind(seen: Seen, ends: Mapping[LogStreamID, int]) -> bool:
-    """Whether a running log stream has a replica that does not know of all that is committed."""
-    return any(
-        replica.lsid == stream.lsid and replica.local_hwm < ends.get(stream.lsid, 0)
-        for stream in seen.metadata.streams
-        if stream.status is StreamStatus.RUNNING
-        for snid in stream.replicas
-        if snid in seen.infos
-        for replica in seen.infos[snid].replicas
-    )
 
 
 async def _verify(at: Cluster, admin: Admin, seen: Seen, topic: TopicInfo) -> TopicVerdict:

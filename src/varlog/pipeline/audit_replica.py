@@ -1,0 +1,231 @@
+"""What one replica holds of a slice: its batches are read and hashed here, byte by byte, by the auditor itself.
+
+A node that is wrong about its data would be wrong about a digest of it too, so it is asked for the data. What has to
+hold of any replica by itself is checked on the way: every batch is whole and has as many entries as its log stream
+says, LLSNs go on without a hole, positions, versions and times never go back, and one commit's positions are
+consecutive.
+
+The commit contexts are not part of what a reader is given. They are asked for as the node's fingerprint of the same
+range, which walks the chain (`varlog.core.fingerprints`), and whose positions must be those of the entries that were
+read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import pairwise
+from struct import Struct
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from varlog import batch, errors
+from varlog.client.administering import Admin
+from varlog.client.replicas import scan_replica
+from varlog.client.session import Session
+from varlog.core.messages import StoredLine
+from varlog.pipeline.audit_findings import Fault
+from varlog.pipeline.audit_rows import CELL, DIGEST_BYTES, Kind, Notes, RowDigest, Spans, cell_of, cells_of
+
+SECONDS: Final = 60.0
+"""For one answer: a megabyte from a disk that may be busy, behind others that wait."""
+
+_LINE: Final = Struct("<QQQQQQ")
+_BROKEN: Final = frozenset({errors.Corrupt.code, errors.ConsistencyViolation.code, errors.Poisoned.code})
+
+
+class ReplicaSlice(NamedTuple):
+    """What one task reads: [begin, end) of a log stream from one node."""
+
+    snid: int
+    lsid: int
+    begin: int
+    end: int
+    known: int
+    """Beyond this the log stream has nothing, as the metadata repository says, and nobody is asked."""
+
+
+async def read(session: Session, part: ReplicaSlice) -> Notes:
+    """Everything there is to say of a slice of a replica. What goes wrong is part of it."""
+    begin = part.begin
+    while True:
+        reading = _Reading(part, begin)
+        try:
+            await reading.run(session)
+        except errors.Trimmed as trimmed:
+            begin = min(trimmed.first, part.known)
+            continue
+        except errors.VarlogError as error:
+            fault = Fault.DAMAGED if error.code in _BROKEN else Fault.UNREAD
+            reading.notes.fault(fault, part.lsid, reading.covered, part.end, f"{type(error).__name__}: {error}")
+        if begin > part.begin:
+            reading.notes.fault(Fault.TRIMMED, part.lsid, part.begin, begin, "")
+        return reading.notes
+
+
+class _Cell:
+    __slots__ = ("raw", "rows")
+
+    def __init__(self) -> None:
+        self.rows = RowDigest()
+        self.raw = sha256()
+
+
+class _Reading:
+    def __init__(self, part: ReplicaSlice, begin: int) -> None:
+        self._part = part
+        self._lsid = part.lsid
+        self._begin = begin
+        self._end = part.known
+        self.notes = Notes(part.snid, part.begin)
+        self.covered = begin
+        """Everything below was read."""
+        self._spans = Spans()
+        self._cells: dict[int, _Cell] = {}
+        self._llsn_begin = self._llsn_end = self._glsn_end = 0
+        self._version = self._time = self._first_time = 0
+
+    async def run(self, session: Session) -> None:
+        part = self._part
+        if self._begin < self._end:
+            async for lines in scan_replica(session, part.snid, part.lsid, self._begin, self._end, timeout=SECONDS):
+                for line in lines:
+                    self._add(line)
+            self.covered = self._end
+            await self._chain(Admin(session, SECONDS))
+        self.notes.spans(part.lsid, self._spans)
+        for begin, end in pairwise([*cells_of(part.begin, part.end), part.end]):
+            self._tell_cell(begin, end)
+
+    def _tell_cell(self, begin: int, end: int) -> None:
+        cell = self._cells.get(begin) or _Cell()
+        self.notes.add(
+            Kind.CELL,
+            self._lsid,
+            begin,
+            end,
+            rows=cell.rows.rows,
+            bytes=cell.rows.bytes,
+            content=cell.rows.digest(),
+            raw=cell.raw.digest()[:DIGEST_BYTES],
+        )
+
+    # Batches
+
+    def _add(self, line: StoredLine) -> None:
+        glsn, llsn, count, _, _, time, data = line
+        self._check(line)
+        begin, end = max(glsn, self._begin), min(glsn + count, self._end)
+        if begin >= end:
+            return
+        self._spans.add(begin, end)
+        self.covered = max(self.covered, end)
+        if glsn >= self._begin:
+            # A batch belongs to the cell it begins in, whole, as every replica has it.
+            raw = self._cell(glsn).raw
+            raw.update(_LINE.pack(*line[:6]))
+            raw.update(data)
+        opened = self._opened(line)
+        if opened is None:
+            return
+        payloads = opened.to_arrow()
+        for first, last in _by_cell(begin, end):
+            taken = payloads.slice(first - glsn, last - first)
+            glsns, llsns = np.arange(first, last), np.arange(llsn + first - glsn, llsn + last - glsn)
+            self._cell(first).rows.add(glsns, llsns, np.full(last - first, time), taken)
+
+    def _cell(self, glsn: int) -> _Cell:
+        begin = cell_of(glsn, self._part.begin)
+        cell = self._cells.get(begin)
+        if cell is None:
+            cell = self._cells[begin] = _Cell()
+        return cell
+
+    def _opened(self, line: StoredLine) -> batch.RecordBatch | None:
+        """The batch, verified; None if it is none, or holds nothing for readers."""
+        glsn, _, count, *_, data = line
+        try:
+            opened = batch.decode(data)
+        except errors.VarlogError as error:
+            self._fault(Fault.DAMAGED, glsn, glsn + count, f"{type(error).__name__}: {error}")
+            return None
+        if opened.count != count:
+            said = f"a batch of {opened.count} entries where the log stream says {count}"
+            fault = Fault.MISSING if opened.count < count else Fault.EXTRA
+            self._fault(fault, glsn + min(opened.count, count), glsn + max(opened.count, count), said)
+            return None
+        return None if opened.flags & batch.BatchFlag.JUNK else opened
+
+    def _check(self, line: StoredLine) -> None:
+        """Against the batch before it."""
+        glsn, llsn, count, _, version, time, _ = line
+        if self._llsn_end:
+            if llsn != self._llsn_end:
+                self._fault(Fault.LLSN, glsn, glsn + count, f"LLSN {llsn} follows on {self._llsn_end - 1}")
+            if glsn < self._glsn_end:
+                self._fault(Fault.DISORDER, glsn, glsn + count, f"GLSN {glsn} comes after {self._glsn_end - 1}")
+            if version < self._version or time < self._time:
+                said = f"version {version} of {time} us comes after version {self._version} of {self._time} us"
+                self._fault(Fault.CHAIN, glsn, glsn + count, said)
+            if version == self._version and (glsn != self._glsn_end or time != self._time):
+                self._fault(Fault.CHAIN, glsn, glsn + count, f"commit {version} gives positions or times of its own")
+        else:
+            self._llsn_begin = llsn + max(0, self._begin - glsn)
+            self._first_time = time
+        self._llsn_end, self._glsn_end, self._version, self._time = llsn + count, glsn + count, version, time
+
+    def _fault(self, fault: Fault, begin: int, end: int, detail: str) -> None:
+        self.notes.fault(fault, self._lsid, begin, end, detail)
+
+    # Commits
+
+    async def _chain(self, admin: Admin) -> None:
+        """The commits of the slice, as the node tells of them; they must be those of what was read."""
+        part, at, last = self._part, self._begin, self._end
+        chain, spans = sha256(), Spans()
+        first_version = prev_hwm = version = hwm = commits = 0
+        while at < last:
+            told = await admin.fingerprint(part.snid, part.lsid, at, last)
+            if told.trim >= at:
+                raise errors.Trimmed(told.trim + 1)
+            if told.batches:
+                if version and told.first_version != version and told.prev_hwm < hwm:
+                    self._fault(Fault.CHAIN, at, told.next_glsn or last, "its commits go back")
+                if not version:
+                    first_version, prev_hwm = told.first_version, told.prev_hwm
+                version, hwm = told.last_version, told.hwm
+            chain.update(told.chain)
+            commits += told.commits
+            for begin, end in told.spans:
+                spans.add(begin, end)
+            at = told.next_glsn or last
+        if spans != self._spans:
+            said = f"its commits give {spans.positions} positions, its entries have {self._spans.positions}"
+            self._fault(Fault.CHAIN, self._begin, last, f"{said}, or others")
+        self.notes.add(
+            Kind.SLICE,
+            part.lsid,
+            self._begin,
+            last,
+            rows=sum(cell.rows.rows for cell in self._cells.values()),
+            positions=self._spans.positions,
+            bytes=sum(cell.rows.bytes for cell in self._cells.values()),
+            raw=chain.digest()[:DIGEST_BYTES],
+            llsn_begin=self._llsn_begin,
+            llsn_end=self._llsn_end - max(0, self._glsn_end - last),
+            first_version=first_version,
+            prev_hwm=prev_hwm,
+            last_version=version,
+            hwm=hwm,
+            commits=commits,
+            first_time=self._first_time,
+            last_time=self._time,
+        )
+
+
+def _by_cell(begin: int, end: int) -> Iterator[tuple[int, int]]:
+    while begin < end:
+        stop = min(end, begin - begin % CELL + CELL)
+        yield begin, stop
+        begin = stop
