@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from varlog.archive.parquet import Range, glsn_bounds, range_of
 from varlog.archive.place import LOG, Place
@@ -137,7 +137,7 @@ class Manifest:
         if not ranges:
             raise InvalidArgument("a commit adds at least one file")
         check_consecutive(ranges, expected_end, self._place.uri)
-        actions = [self._action(added) for added in ranges]
+        actions: list[AddAction | RemoveAction] = [self._action(added) for added in ranges]
         before = self.version
         try:
             self._table.create_write_transaction(
@@ -146,7 +146,7 @@ class Manifest:
         except (DeltaError, OSError) as error:
             self._judge(error, ranges, before)
         self.refresh()
-        if self.ranges[-len(ranges) :] != tuple(ranges) and not set(ranges) <= set(self.ranges):
+        if not set(ranges) <= set(self.ranges):
             raise BrokenArchive(f"{self._place.uri}: what was committed is not in the manifest")
         self.sync()
 
@@ -182,10 +182,10 @@ class Manifest:
         if not self._place.is_local:
             return
         names = {info.base_name for info in self._place.listed(LOG)}
-        # An entry never changes; the pointer to the newest checkpoint does.
         fresh = {name for name in names - self._synced if name.endswith((".json", ".parquet"))}
         if fresh:
-            self._place.sync(f"{LOG}/{name}" for name in sorted(fresh))
+            # The pointer to the newest checkpoint is the one file of a table that changes.
+            self._place.sync(f"{LOG}/{name}" for name in sorted(fresh | (names & {"_last_checkpoint"})))
         self._synced = names
 
 
