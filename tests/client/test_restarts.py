@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 import varlog
 from tests.client.rig import run, until
 from tests.client.stage import Stage
 from varlog.core.messages import Append, GetTail
 from varlog.oneprocess import EmbeddedCluster
-from varlog.types import StorageNodeID
+from varlog.types import Epoch, StorageNodeID
+from varlog.wire import Link
 
 
 def test_the_whole_cluster_is_restarted_and_its_nodes_have_moved(tmp_path: Path) -> None:
@@ -112,6 +115,21 @@ def test_a_node_that_comes_back_elsewhere_is_found(tmp_path: Path) -> None:
                 assert (await log.read(1)).data == b"x"
                 assert loop.time() - begun < 3, "no timeout of a read was waited for"
 
+    run(main())
+
+
+def test_a_primary_that_is_back_is_dialled_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            await log.append(b"x")
+            node = stage.nodes[StorageNodeID(1)]
+            await node.stop()
+            appending = asyncio.ensure_future(log.append(b"y"))
+            await node.restart()
+            stage.change(1, epoch=Epoch(4))
+            assert (await appending).glsn == 2
+
+    monkeypatch.setattr(Link, "first_wait", 3600.0)
     run(main())
 
 

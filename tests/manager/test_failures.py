@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.small import TOPIC, Small, cluster, run, until
-from varlog import errors
+from varlog import errors, storagenode
 from varlog.core.messages import AddTopic, CreateStream, Diagnose, Diagnosis, DrainNode, MoveReplica, RemoveNode
 from varlog.manager import server
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
+from varlog.wire import Link
 
 
 async def goes_on(small: Small, sequence: int) -> float:
@@ -51,6 +52,33 @@ def test_M6_the_log_goes_on_without_a_node_that_died_and_takes_it_in_again(which
             await until(lambda: members(small) == [1, 2, 3])
             assert (await small.append(b"z", sequence=4)).glsn == 4
 
+    run(main())
+
+
+class Patient(Link):
+    """Would wait for an hour before it dials again."""
+
+    first_wait = longest_wait = 3600.0
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_M6_a_backup_that_is_back_is_dialled_at_once(
+    which: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as small:
+            await small.append(b"a")
+            (stream,) = small.streams()
+            backup = [snid for snid in stream.replicas if snid != stream.primary][which]
+            address = small.nodes[backup].address
+            await small.stop_node(backup)
+            await until(lambda: backup not in members(small))
+            assert await goes_on(small, 2) < 1.3
+            await small.start_node(backup, listen=address)
+            await until(lambda: members(small) == [1, 2, 3])
+            assert (await small.append(b"b", sequence=3)).glsn == 3
+
+    monkeypatch.setattr(storagenode.server, "Link", Patient)
     run(main())
 
 

@@ -66,6 +66,32 @@ def test_a_link_waits_for_its_server() -> None:
     run(main())
 
 
+class Patient(Link):
+    """Would wait for an hour before it dials again."""
+
+    first_wait = longest_wait = 3600.0
+
+
+def test_a_link_waits_no_longer_when_it_is_told_to_hasten() -> None:
+    async def main() -> None:
+        there, here = Recorder(), Recorder()
+        server = await serve(there)
+        link = Patient(server.address, CLIENT, Role.STORAGE_NODE, SECRET, here)
+        await server.close()
+        link.open()
+        for number in range(1, 3):
+            await until(lambda: link.error is not None)
+            server = await serve(there, address=server.address)
+            link.hasten()
+            await here.until(lambda: link.connected)
+            link.hasten()  # which changes nothing
+            await server.close()
+            await here.ended(number)
+        link.close()
+
+    run(main())
+
+
 class Eager(Recorder):
     """Sends through the link as soon as it is told of a connection."""
 

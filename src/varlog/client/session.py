@@ -384,10 +384,15 @@ class Session:
         return waiting
 
     def _on_metadata(self, metadata: Metadata) -> None:
+        known = {stream.lsid: stream.epoch for stream in self.metadata.streams} if self.metadata is not None else {}
         if not self.routing.update(metadata) and metadata.version != self.routing.version:
             return
         self.metadata = metadata
         self._refreshing = False
+        for stream in metadata.streams:
+            peer = self._nodes.get(node_address(stream.primary))
+            if peer is not None and stream.epoch != known.get(stream.lsid):
+                peer.link.hasten()  # nobody would have gone on with a primary that is not there
         places = {node_address(node.snid): node.address for node in metadata.nodes}
         moved = [peer for address, peer in self._nodes.items() if places.get(address) != peer.link.address]
         for peer in moved:

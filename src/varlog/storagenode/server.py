@@ -44,10 +44,10 @@ from varlog.core.messages import (
     Replicate,
     ReplicateAck,
     Scan,
+    Scrub,
     Seal,
     Sync,
     Unseal,
-    VolumeInfo,
 )
 from varlog.core.proving import Outcome
 from varlog.core.replicalog import CopiedPart
@@ -67,7 +67,7 @@ from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Reading, Result
 from varlog.storagenode.replicas import Replica, Replicas
 from varlog.storagenode.scrubbing import Scrubbing
-from varlog.storagenode.volumes import Volumes
+from varlog.storagenode.volumes import Volumes, space_of
 from varlog.storagenode.writing import VolumeWriting
 from varlog.types import MAX_ID, ClusterID, StorageNodeID
 from varlog.wire.connection import Connection
@@ -83,7 +83,7 @@ READS_PER_TURN: Final = 64
 """Others get their turn of the loop after so many."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint}),
+    Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint, Scrub}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck, FetchLog, LogPart}),
     Role.MANAGER: frozenset[type[Message]]({GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, Seal, Unseal, Sync}),
 }
@@ -92,7 +92,7 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
 _ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies})
 """What a client waits for, and gets before anything else is done."""
 _HOSTED: Final = frozenset[type[Message]](
-    {AddLogStream, AdoptIdentity, RemoveLogStream, GetInfo, GetFingerprint, Unseal}
+    {AddLogStream, AdoptIdentity, RemoveLogStream, GetInfo, GetFingerprint, Scrub, Unseal}
 )
 
 
@@ -295,6 +295,8 @@ class StorageNodeServer:
             case GetFingerprint(_, lsid):
                 replica = None if self._hosting.is_leaving(lsid) else self.replicas.get(lsid)
                 self._fingerprinting.answer(source, message, replica)
+            case Scrub():
+                self._send(source, self.scrubbing.answer(message))
             case Unseal():
                 _check_set(message)
                 self._receive(source, message)
@@ -379,12 +381,15 @@ class StorageNodeServer:
             self._ask_for_metadata()
 
     def _reach_backups(self, message: Unseal) -> None:
-        """A primary is about to replicate: its first batch should not have to wait for a connection. Where the backups
-        are is asked anew, because they may have restarted elsewhere."""
+        """A primary is about to replicate: its first batch should not have to wait for a connection. A backup that has
+        restarted is there again, or else nobody would go on with it; where it is is asked anew."""
         if message.primary != self.snid:
             return
         backups = {node_address(snid) for snid in message.replicas if snid != self.snid}
-        self._unreached |= {address for address in backups if self.peers.at(address) is None}
+        missing = {address for address in backups if self.peers.at(address) is None}
+        for address in missing & self._links.keys():
+            self._links[address].hasten()
+        self._unreached |= missing
         if self._unreached:
             self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
 
@@ -428,7 +433,7 @@ class StorageNodeServer:
             if not self._hosting.is_leaving(replica.executor.lsid)
         )
         known = self.announcing.is_identified
-        space = _space(self._volumes.paths)
+        space = space_of(self._volumes.paths)
         unanswered = self.node.unanswered(self._loop.time())
         return Info(request, self.snid, self.node.boot, replicas, self.address, space, known, unanswered)
 
@@ -579,19 +584,6 @@ class StorageNodeServer:
         if self._timer is not None and self._timer.when() > self._loop.time() + TICK:
             self._timer.cancel()
             self._timer = self._loop.call_later(TICK, self._tick)
-
-
-def _space(paths: tuple[str, ...]) -> tuple[VolumeInfo, ...]:
-    """A volume that cannot be asked has no room."""
-    infos = []
-    for path in paths:
-        try:
-            found = os.statvfs(path)
-        except OSError:
-            infos.append(VolumeInfo(path, 0, 0))
-        else:
-            infos.append(VolumeInfo(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
-    return tuple(infos)
 
 
 def _check_set(message: Unseal) -> None:

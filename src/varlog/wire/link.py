@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+from contextlib import suppress
 from typing import Final
 
 from varlog.core.messages import Message
@@ -18,8 +19,6 @@ from varlog.wire.secret import Secret
 _log = logging.getLogger(__name__)
 
 DIAL_SECONDS: Final = 5.0
-FIRST_WAIT: Final = 0.05
-LONGEST_WAIT: Final = 1.0
 
 
 class _Nobody:
@@ -81,10 +80,14 @@ def _why_refused(address: str, connection: Connection) -> VarlogError:
 class Link:
     """A connection to one server that is dialled again, for as long as the link is open, whenever it is lost.
 
-    Between two attempts it waits 50 ms at first, twice as long each time, one second at most. What is sent while there
-    is no connection is dropped: whoever sends has to be ready for that anyway, since it may be lost on the way as well.
-    The receiver's `on_connected` tells of each new connection.
+    Between two attempts it waits 50 ms at first, twice as long each time, one second at most; whoever has reason to
+    believe that the server is back says so by `hasten`. What is sent while there is no connection is dropped: whoever
+    sends has to be ready for that anyway, since it may be lost on the way as well. The receiver's `on_connected` tells
+    of each new connection.
     """
+
+    first_wait = 0.05
+    longest_wait = 1.0
 
     def __init__(
         self, address: str, identity: Identity, wants: Role, secret: Secret, receiver: Receiver, node_id: int = 0
@@ -100,6 +103,7 @@ class Link:
         self._receiver = receiver
         self._node_id = node_id
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     @property
     def connected(self) -> bool:
@@ -111,6 +115,11 @@ class Link:
         parse_address(self.address)
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run(), name=f"link to {self.address}")
+
+    def hasten(self) -> None:
+        """Wait no longer before the next attempt, if there is no connection."""
+        if not self.connected:
+            self._hurry.set()
 
     def send(self, message: Message) -> bool:
         """Send if there is a connection; False if the message was dropped."""
@@ -131,7 +140,7 @@ class Link:
             await self.connection.gone()
 
     async def _run(self) -> None:
-        wait = FIRST_WAIT
+        wait = self.first_wait
         told = ""
         loop = asyncio.get_running_loop()
         while True:
@@ -153,10 +162,13 @@ class Link:
                 if str(error) != told:  # once, not at every attempt
                     told = str(error)
                     _log.info("no connection to %s: %s", self.address, told)
-            if loop.time() - began > LONGEST_WAIT:
-                wait = FIRST_WAIT
-            await asyncio.sleep(wait * random.uniform(0.75, 1))
-            wait = min(2 * wait, LONGEST_WAIT)
+            if loop.time() - began > self.longest_wait or self._hurry.is_set():
+                wait = self.first_wait
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait * random.uniform(0.75, 1)):
+                    await self._hurry.wait()
+            wait = self.first_wait if self._hurry.is_set() else min(2 * wait, self.longest_wait)
+            self._hurry.clear()
 
     # The connection's owner
 
