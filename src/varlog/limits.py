@@ -82,6 +82,7 @@ MAX_FIRST_GLSN: Final = 1 << 62
 """Where a topic may begin at most: there is room for as many positions behind it."""
 MAX_ADDRESS: Final = 300
 MAX_ARCHIVE_URI: Final = 2048
+MAX_ARCHIVE_URI: Final = 2048
 MAX_VOLUMES: Final = 256
 """Of one storage node."""
 MAX_VOLUME_PATH: Final = 4096

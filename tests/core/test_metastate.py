@@ -83,10 +83,20 @@ def test_a_topic_may_begin_later() -> None:
     assert (state.topics[TOPIC].hwm, state.streams[ONE].llsn_end, state.streams[ONE].last_glsn) == (102, 3, 102)
 
 
+def test_an_archive_is_attached_and_detached() -> None:
+    state = apply(cluster(), m.ArchiveAttached(TOPIC, "/archive"))
+    assert (state.topics[TOPIC].archive, state.topics[OTHER].archive) == ("/archive", "")
+    assert Checkpoint.decode(Checkpoint(state, {}).encode()).state == state
+    apply(state, m.ArchiveAttached(TOPIC, ""))
+    assert state.topics[TOPIC].archive == ""
+
+
 def test_entries_that_an_older_release_wrote_are_read() -> None:
     assert m.decode_entry(msgspec.msgpack.encode(["TopicCreated", 1, "orders", 3, 2])) == m.TopicCreated(
         TOPIC, "orders", 3, 2, GLSN(1)
     )
+    topic = msgspec.convert([1, "orders", 3, 2, 40, 7], m.Topic)
+    assert topic == m.Topic(TOPIC, "orders", 3, 2, GLSN(40), GLSN(7), "")
 
 
 def test_a_registered_log_stream_begins_sealed_in_the_first_epoch() -> None:
@@ -175,7 +185,7 @@ def test_every_kind_of_entry_survives_encoding() -> None:
     entries += [m.StreamUnregistered(ONE), m.TopicDeleted(TOPIC), m.NodeUnregistered(NODES[0])]
     entries += [m.NodeAnnounced(NODES[0], "host:2", ("/v",), 1 << 32, "ab", "cd"), m.NodeRenewed(NODES[0], 2, "ef")]
     entries += [m.NodeDraining(NODES[0], True), m.StreamPlanned(ONE, NODES[1], NODES[0]), m.StreamHeld(ONE, True)]
-    entries += [m.StreamLost(ONE, GLSN(3), NODES[:1])]
+    entries += [m.StreamLost(ONE, GLSN(3), NODES[:1]), m.ArchiveAttached(TOPIC, "s3://bucket/orders")]
     assert [m.decode_entry(m.encode_entry(entry)) for entry in entries] == entries
     assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
 

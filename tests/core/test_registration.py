@@ -16,6 +16,7 @@ from varlog.core.messages import (
     AddStream,
     AddTopic,
     AdoptIdentity,
+    AttachArchive,
     CreateStream,
     DeleteTopic,
     DrainNode,
@@ -137,6 +138,22 @@ def test_B11_of_two_requests_for_one_node_the_second_is_told_to_wait() -> None:
     first.close()
     assert not world.registrar.giving
     assert world.run(AddNode(1, "host-7:1")) == 7
+
+
+def test_an_archive_is_attached_by_the_topic_s_name() -> None:
+    world = World(1)
+    world.run(add_topic(factor=1))
+    assert world.run(AttachArchive(1, "log", "/archive")) == 1
+    assert [topic.archive for topic in world.metadata.topics] == ["/archive"]
+    version = world.metadata.version
+    assert world.run(AttachArchive(1, "log", "/archive")) == 1
+    assert world.metadata.version == version
+    with pytest.raises(errors.InvalidArgument, match="an absolute path or a URI"):
+        world.run(AttachArchive(1, "log", "here"))
+    with pytest.raises(errors.UnknownTopic):
+        world.run(AttachArchive(1, "nothing", "/archive"))
+    world.run(AttachArchive(1, "log", ""))
+    assert [topic.archive for topic in world.metadata.topics] == [""]
 
 
 def test_B11_a_second_node_of_the_same_id_is_refused() -> None:

@@ -33,6 +33,7 @@ from varlog.core.messages import (
     RenewNode,
     Report,
     SealStream,
+    SetArchive,
     SetDraining,
     Snapshot,
     Tail,
@@ -59,6 +60,7 @@ def report(snid: int = 1, seq: int = 1, version: int = 0, boot: int = 1) -> Repo
 MISUSES: list[tuple[Role, Message]] = [
     (Role.CLIENT, CreateTopic(9, "mine", 1, 1)),
     (Role.CLIENT, DeleteTopic(9, TOPIC)),
+    (Role.CLIENT, SetArchive(9, TOPIC, "/archive")),
     (Role.CLIENT, SealStream(9, LSID, Epoch(2))),
     (Role.CLIENT, RegisterNode(9, StorageNodeID(9), "127.0.0.1:1")),
     (Role.CLIENT, RenewNode(9, StorageNodeID(1), 1, "0" * 64)),

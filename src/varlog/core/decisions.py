@@ -29,6 +29,7 @@ from varlog.core.messages import (
     RenewNode,
     RunStream,
     SealStream,
+    SetArchive,
     SetDraining,
     TrimTopic,
     UnregisterNode,
@@ -57,12 +58,6 @@ def decide(state: MetadataState, request: Message) -> Decision:
             return unseal(state, request)
         case RunStream():
             return run(state, request)
-        case TrimTopic():
-            return trim(state, request)
-        case CreateTopic():
-            return create_topic(state, request)
-        case DeleteTopic(_, tpid):
-            return m.TopicDeleted(tpid) if tpid in state.topics else ALREADY
         case CreateStream():
             return create_stream(state, request)
         case RegisterStream():
@@ -77,6 +72,20 @@ def decide(state: MetadataState, request: Message) -> Decision:
             return hold(state, request)
         case LoseStream():
             return lose(state, request)
+        case _:
+            return _decide_on_topic(state, request)
+
+
+def _decide_on_topic(state: MetadataState, request: Message) -> Decision:
+    match request:
+        case TrimTopic():
+            return trim(state, request)
+        case CreateTopic():
+            return create_topic(state, request)
+        case SetArchive():
+            return set_archive(state, request)
+        case DeleteTopic(_, tpid):
+            return m.TopicDeleted(tpid) if tpid in state.topics else ALREADY
         case _:
             return _decide_on_member(state, request)
 
@@ -386,6 +395,26 @@ def create_topic(state: MetadataState, request: CreateTopic) -> Decision:
         raise errors.InvalidArgument(f"a topic's first position is 1 to {limits.MAX_FIRST_GLSN}, not {request.first}")
     factor, least = request.replication_factor, request.min_replicas
     return m.TopicCreated(state.next_tpid, request.name, factor, least, request.first)
+
+
+def set_archive(state: MetadataState, request: SetArchive) -> Decision:
+    """Every client is told the place, so it must mean the same to all of them, and hold nothing secret."""
+    topic = state.topics.get(request.tpid)
+    if topic is None:
+        raise errors.UnknownTopic(f"there is no topic {request.tpid}")
+    uri = request.uri
+    if len(uri) > limits.MAX_ARCHIVE_URI or (uri and not uri.isprintable()):
+        raise errors.InvalidArgument(
+            f"the place of an archive has at most {limits.MAX_ARCHIVE_URI} printable characters"
+        )
+    scheme, has_scheme, rest = uri.partition("://")
+    if uri and not has_scheme and not uri.startswith("/"):
+        raise errors.InvalidArgument(f"an archive is at an absolute path or a URI, not {uri!r}")
+    if has_scheme and ":" in rest.partition("/")[0].rpartition("@")[0]:
+        raise errors.InvalidArgument(
+            f"the place of an archive must not hold a password, and {scheme}://... does; leave it to the environment"
+        )
+    return ALREADY if topic.archive == uri else m.ArchiveAttached(topic.tpid, uri)
 
 
 def create_stream(state: MetadataState, request: CreateStream) -> Decision:

@@ -32,7 +32,8 @@ def describe(state: MetadataState, request: int) -> Metadata:
         for snid, node in sorted(state.nodes.items())
     )
     topics = tuple(
-        TopicInfo(t.tpid, t.name, t.hwm, t.trim, t.replication_factor, t.min_replicas) for t in state.topics.values()
+        TopicInfo(t.tpid, t.name, t.hwm, t.trim, t.replication_factor, t.min_replicas, t.archive)
+        for t in state.topics.values()
     )
     streams = tuple(map(_stream_info, state.streams.values()))
     return Metadata(request, state.version, nodes, topics, streams, state.manager, state.next_lsid)

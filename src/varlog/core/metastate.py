@@ -95,6 +95,13 @@ class TopicDeleted(Entry, frozen=True):
     tpid: TopicID
 
 
+class ArchiveAttached(Entry, frozen=True):
+    """What was trimmed of a topic is at `uri`; nowhere if that is empty."""
+
+    tpid: TopicID
+    uri: str
+
+
 class StreamCreating(Entry, frozen=True):
     lsid: LogStreamID
     tpid: TopicID
@@ -174,6 +181,7 @@ AnyEntry = (
     | ManagerRegistered
     | TopicCreated
     | TopicDeleted
+    | ArchiveAttached
     | StreamCreating
     | StreamRegistered
     | StreamUnregistered
@@ -216,6 +224,7 @@ class Topic(msgspec.Struct, array_like=True):
     min_replicas: int
     hwm: GLSN = GLSN(0)
     trim: GLSN = GLSN(0)
+    archive: str = ""
 
 
 class Stream(msgspec.Struct, array_like=True):
@@ -389,6 +398,8 @@ class MetadataState(msgspec.Struct):
                 before = GLSN(first - 1)
                 self.topics[tpid] = Topic(tpid, name, replication_factor, min_replicas, before, before)
                 self.next_tpid = TopicID(tpid + 1)
+            case ArchiveAttached(tpid, uri):
+                self.topics[tpid].archive = uri
             case TopicDeleted(tpid):
                 del self.topics[tpid]
                 for lsid in [stream.lsid for stream in self.streams.values() if stream.tpid == tpid]:

@@ -37,6 +37,7 @@ from varlog.core.messages import (
     AddStream,
     AddTopic,
     AdoptIdentity,
+    AttachArchive,
     CreateStream,
     CreateTopic,
     Decided,
@@ -55,6 +56,7 @@ from varlog.core.messages import (
     RenewNode,
     ReplicaReply,
     SealStream,
+    SetArchive,
     StreamInfo,
     UnregisterNode,
     UnregisterStream,
@@ -89,6 +91,8 @@ class Registrar(Conversing):
                 return self.add_topic(asked)
             case RemoveTopic(_, name):
                 return self.remove_topic(name)
+            case AttachArchive(_, topic, uri):
+                return self.attach_archive(topic, uri)
             case AddStream(_, topic, nodes):
                 return self.add_stream(topic, nodes)
             case RemoveStream(_, lsid):
@@ -187,6 +191,11 @@ class Registrar(Conversing):
             some = [stream for stream in streams if bool(stream.replicas) is not new_only]
             hosts = [(snid, stream.lsid) for stream in some for snid in self._hosts(stream)]
             yield from self._remove_data(hosts, new_only=new_only)
+        return topic.tpid
+
+    def attach_archive(self, name: str, uri: str) -> Conversation:
+        topic = find_topic((yield from self._metadata()), name)
+        yield from self._decide(SetArchive(self._request(), topic.tpid, uri))
         return topic.tpid
 
     # Log streams

@@ -26,6 +26,7 @@ from varlog.core.messages import (
     AddNode,
     AddStream,
     AddTopic,
+    AttachArchive,
     Decided,
     DeclareLost,
     Diagnose,
@@ -97,7 +98,7 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]](
         {
             *(AddNode, RemoveNode, DrainNode, ReplaceNode),
-            *(AddTopic, RemoveTopic),
+            *(AddTopic, RemoveTopic, AttachArchive),
             *(AddStream, RemoveStream, HoldLogStream, SyncLogStream, MoveReplica, DeclareLost, Diagnose),
         }
     ),

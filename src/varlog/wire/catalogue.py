@@ -91,6 +91,7 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (87, core.PlanStream),
     (88, core.HoldStream),
     (89, core.LoseStream),
+    (90, core.SetArchive),
     # Operators and the manager
     (96, core.AddNode),
     (97, core.RemoveNode),
@@ -107,6 +108,7 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (108, core.DeclareLost),
     (109, core.Diagnose),
     (110, core.Diagnosis),
+    (111, core.AttachArchive),
 ]
 
 _HEADER = Struct(hot.FRAME)

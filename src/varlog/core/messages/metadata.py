@@ -29,6 +29,8 @@ class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     trim: GLSN
     replication_factor: int = 0
     min_replicas: int = 0
+    archive: str = ""
+    """Where what was trimmed can be read; empty if nowhere."""
 
 
 class StreamInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -248,6 +250,14 @@ class TrimTopic(Message, frozen=True):
     request: int
     tpid: TopicID
     glsn: GLSN
+
+
+class SetArchive(Message, frozen=True):
+    """Say where what was trimmed of a topic can be read; empty: nowhere."""
+
+    request: int
+    tpid: TopicID
+    uri: str
 
 
 class Decided(Message, frozen=True):

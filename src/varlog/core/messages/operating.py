@@ -40,6 +40,14 @@ class RemoveTopic(Message, frozen=True):
     name: str
 
 
+class AttachArchive(Message, frozen=True):
+    """Let readers of a topic find there what was trimmed of it; an empty `uri` ends that."""
+
+    request: int
+    topic: str
+    uri: str
+
+
 class AddStream(Message, frozen=True):
     """Make one more log stream in a topic."""
 
