@@ -378,3 +378,7 @@ class DataLoss(VarlogError, code=132):
 
 class BadQuery(VarlogError, code=140):
     """A query is not SQL, or asks for what there is not; the message says what and where."""
+
+
+class QueryFailed(VarlogError, code=141):
+    """Spark could not answer a query that is right as far as it can tell; the message is what Spark says."""

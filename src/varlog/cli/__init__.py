@@ -31,6 +31,7 @@ _COMMANDS: Final[tuple[tuple[Group, str, str, Page], ...]] = (
     (_LOG, "read", "varlog.cli.read:read", manual.READ),
     (_LOG, "tail", "varlog.cli.read:tail", manual.TAIL),
     (_LOG, "subscribe", "varlog.cli.read:subscribe", manual.SUBSCRIBE),
+    (_LOG, "sql", "varlog.cli.sql:sql", manual.SQL),
     (_LOG, "trim", "varlog.cli.trim:trim", manual.TRIM),
     (_CLUSTER, "dev", "varlog.cli.dev:dev", manual.DEV),
     (_CLUSTER, "status", "varlog.cli.status:status", manual.STATUS),

@@ -42,7 +42,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_USAGE: Final = (errors.BadConfig, errors.InvalidArgument, errors.SecretUnusable)
+_USAGE: Final = (errors.BadConfig, errors.BadQuery, errors.InvalidArgument, errors.SecretUnusable)
 _UNREACHED: Final = (
     errors.Unreachable,
     errors.ConnectionLost,

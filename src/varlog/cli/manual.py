@@ -157,6 +157,37 @@ JSON: as of varlog read, an object for each entry.
 """,
 )
 
+SQL: Final = Page(
+    """Ask the log with SQL.
+
+Every topic is a table of its name, and log is the topic of --topic, with the
+columns glsn, llsn, log_stream, timestamp (when it got its position) and
+payload. Bounds on glsn and timestamp in WHERE say which part of the log is read
+at all. Where an archive is attached, what was trimmed is still there.
+
+The query runs on Spark, which is started for it, takes some seconds for that,
+and is gone afterwards: pip install 'varlog[spark]'.
+""",
+    """Examples
+
+  how many entries of which log stream:
+    varlog sql 'select log_stream, count(*) from log group by log_stream'
+
+  what was there:
+    varlog sql 'select * from log where glsn between 1000 and 1020'
+    varlog sql 'select * from log where timestamp > now() - interval 1 hour'
+
+  payloads that are JSON:
+    varlog sql "select glsn, get_json_object(string(payload), '$.user')
+      from orders limit 5"
+
+  two topics, into a file:
+    varlog sql --csv 'select * from orders join payments using (payload)' > f
+
+JSON: an object for each row, by the names of its columns.
+""",
+)
+
 TRIM: Final = Page(
     """Delete every entry at or below a position, for good.
 

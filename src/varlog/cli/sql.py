@@ -1,0 +1,186 @@
+"""`varlog sql`: look into the log with SQL.
+
+Every topic that the query names is a view of that name, and `log` is the topic of `--topic`; Spark does the rest, in
+this process and a Java process beside it, without a Spark cluster. Bounds on `glsn` in the query's WHERE are handed
+down to the source: only that part of the log is read. A result is cut at `--limit` rows, which the query is told, so
+that looking at a few entries of a great log is cheap.
+
+What always holds: what Spark and Java say goes to a file of their own and never between the results. That file, and
+everything else that Spark writes, is in a temporary directory that goes away with the command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter, validators
+
+from varlog.cli.options import USUAL_TOPIC, Flag, Topic
+from varlog.cli.results import Bytes, print_csv, print_json, print_table
+from varlog.client.cluster import DEFAULT_DIRECTORY, ENVIRONMENT
+from varlog.errors import BadQuery, InvalidArgument, QueryFailed, UnknownTopic, VarlogError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+VIEW: Final = "log"
+"""The chosen topic's name in queries."""
+ROWS: Final = 1000
+MOST_ROWS: Final = 1_000_000
+
+_OURS: Final = re.compile(r"^(?:\w+\.)*varlog\.errors\.(\w+): (.*)$", re.MULTILINE)
+_SPARKS: Final = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|\n== SQL.*|;\n.*", re.DOTALL)
+"""What Spark adds for those who work on Spark."""
+_UNRESOLVED: Final = re.compile(r"The table or view `?([^`]+?)`? cannot be found")
+
+Limit = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST_ROWS), metavar="N")]
+
+
+def sql(
+    query: str | None = None,
+    /,
+    *,
+    limit: Limit = ROWS,
+    csv: Flag = False,
+    form: Annotated[Bytes, Parameter(name="--format")] = Bytes.TEXT,
+    at: Topic = USUAL_TOPIC,
+) -> None:
+    """Look into the log with SQL.
+
+    Parameters
+    ----------
+    query
+        What to ask; without it, it is read from standard input.
+    limit
+        Show at most so many rows.
+    csv
+        Print comma-separated values, with a line of titles.
+    form
+        How to show bytes, such as payloads; text is 0x... where it is not UTF-8.
+    """
+    if csv and at.json:
+        raise InvalidArgument("--csv and --json exclude each other")
+    asked = (query if query is not None else sys.stdin.read()).strip().rstrip(";")
+    if not asked:
+        raise InvalidArgument("there is no query; for example: varlog sql 'select count(*) from log'")
+    topics = asyncio.run(_topics(at))
+    chosen = at.topic_name()
+    if chosen not in topics and (at.topic or VIEW in asked.lower()):
+        raise UnknownTopic(f"there is no topic {chosen!r}")
+    begun = time.monotonic()
+    with _spark() as session:
+        _make_views(session, _views(asked, topics, chosen), at)
+        table = _answer(session, asked, limit + 1, topics)
+    shown = table.slice(0, limit)
+    output = at.output
+    {(True, False): print_json, (False, True): print_csv}.get((at.json, csv), print_table)(shown, form, output)
+    if table.num_rows > limit:
+        output.note(f"only the first {limit:,} rows are shown; --limit shows more")
+    elif output.is_terminal and not csv:
+        rows = "1 row" if shown.num_rows == 1 else f"{shown.num_rows:,} rows"
+        output.note(f"{rows}, {time.monotonic() - begun:.1f} s")
+
+
+async def _topics(at: Topic) -> list[str]:
+    async with at.admin() as admin:
+        return [topic.name for topic in (await admin.metadata(timeout=at.patience)).topics]
+
+
+def _views(query: str, topics: Iterable[str], chosen: str) -> dict[str, str]:
+    """The topic behind each view that the query may mean. Making a view takes a moment, and a query that names one has
+    its name somewhere; who asks which there are wants all."""
+    folded = query.lower()
+    of_topics = {name: name for name in topics} | {VIEW: chosen}
+    if folded.startswith("show"):
+        return of_topics
+    return {name: topic for name, topic in of_topics.items() if name.lower() in folded}
+
+
+@contextmanager
+def _spark() -> Iterator[SparkSession]:
+    """A session for one query; one that somebody else has made is used, and stays."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415  # takes a while to import
+
+    from varlog.spark import session  # noqa: PLC0415
+
+    logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that are told here in one line
+    there_is_one = SparkSession.getActiveSession() is not None
+    with tempfile.TemporaryDirectory(prefix="varlog-sql-") as directory, _telling("Spark is at work"):
+        spark = session(
+            "varlog sql",
+            log_file=Path(directory, "spark.log"),
+            **{"spark.sql.warehouse.dir": str(Path(directory, "warehouse")), "spark.local.dir": directory},
+        )
+        try:
+            yield spark
+        finally:
+            if not there_is_one:
+                spark.stop()
+
+
+@contextmanager
+def _telling(what: str) -> Iterator[None]:
+    """Whoever sits at a terminal sees that something is under way."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console  # noqa: PLC0415
+
+    with Console(stderr=True).status(what):
+        yield
+
+
+def _make_views(spark: SparkSession, views: Mapping[str, str], at: Topic) -> None:
+    for name, topic in views.items():
+        reader = spark.read.format("varlog").options(**_source_options(at, topic))
+        reader.load().createOrReplaceTempView("`" + name.replace("`", "``") + "`")
+
+
+def _source_options(at: Topic, topic: str) -> dict[str, str]:
+    """The same cluster for the source, whatever directory it is used from."""
+    where = at.cluster or os.environ.get(ENVIRONMENT) or DEFAULT_DIRECTORY
+    options = {"cluster": str(Path(where).resolve()) if Path(where).exists() else where, "topic": topic}
+    if at.cid is not None:
+        options["cid"] = str(at.cid)
+    if at.secret_file is not None:
+        options["secretFile"] = str(at.secret_file.resolve())
+    return options | {"pushdown": "true"}
+
+
+def _answer(spark: SparkSession, query: str, rows: int, topics: Iterable[str]) -> pa.Table:
+    """The first rows of the result; `BadQuery` if it is no query, or what the source had to say."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        return spark.sql(query).limit(rows).toArrow()
+    except PySparkException as error:
+        raise _explained(error, topics) from None
+
+
+def _explained(error: PySparkException, topics: Iterable[str]) -> VarlogError:
+    """What a person can do something about, of all that Spark says."""
+    from pyspark.errors import PythonException, UnknownException  # noqa: PLC0415
+
+    told = str(error).strip()
+    for name, message in reversed(_OURS.findall(told)):
+        for known in VarlogError.registry.values():
+            if known.__name__ == name:
+                return known.__new__(known, message)  # some are made of more than a text, which is what there is
+    unresolved = _UNRESOLVED.search(told)
+    if unresolved is not None:
+        return BadQuery(f"there is no topic {unresolved[1]!r}; there are: {', '.join(sorted(topics)) or 'none'}")
+    if isinstance(error, (PythonException, UnknownException)):
+        return QueryFailed(_SPARKS.sub("", told).strip())
+    return BadQuery(_SPARKS.sub("", told.partition("\n\n")[0]).strip())

@@ -1,0 +1,136 @@
+"""`varlog sql`, end to end. All but the last tests share one Spark session, which the command finds running."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.cli.shell import COMMAND, Dev, Shell
+from varlog.cli import manual
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ENTRIES = 50
+SPARK_SECONDS = 100.0
+"""For one that has to start Spark."""
+
+
+@pytest.fixture
+def filled(shell: Shell, topic: str) -> str:
+    """A topic with the entries e1 to e50, and one that is no text."""
+    assert shell.run("append", "--topic", topic, *(f"e{number}" for number in range(1, ENTRIES + 1))).code == 0
+    assert shell.feed(b"\xff\x00", "append", "--topic", topic, "--file", "/dev/stdin").code == 0
+    return topic
+
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def test_P1_entries_are_rows(shell: Shell, filled: str) -> None:
+    told = shell.run("sql", "--topic", filled, "select glsn, payload from log where glsn between 9 and 11").text
+    assert told == "glsn  payload\n   9  e9\n  10  e10\n  11  e11\n"
+    (row,) = shell.run("sql", "--topic", filled, "--json", "select * from log where glsn = 51").records
+    assert all(column in manual.SQL.about for column in row)
+    assert (row["glsn"], row["llsn"], row["payload"]) == (51, 51, "0xff00")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", row["timestamp"])
+
+
+def test_a_topic_is_a_table_of_its_name(shell: Shell, filled: str, topic: str) -> None:
+    query = f"select count(*) as n, max(glsn) as last from `{filled}`"
+    assert shell.run("sql", "--csv", query).text == "n,last\n51,51\n"
+    joined = f"select count(*) as n from log join `{topic}` using (glsn)"
+    assert shell.run("sql", "--topic", filled, "--json", joined).record == {"n": 51}
+    names = [row["viewName"] for row in shell.run("sql", "--json", "show views").records]
+    assert filled in names
+    assert "log" in names
+
+
+def test_bounds_are_handed_down_to_the_source(shell: Shell, filled: str, spark: SparkSession) -> None:
+    """The source gives no more rows than the query wants."""
+    assert shell.run("sql", "--topic", filled, "--csv", "select glsn from log where glsn > 51").text == "glsn\n"
+    few = spark.sql("select payload from log where glsn between 3 and 5")
+    assert [bytes(row.payload) for row in few.collect()] == [b"e3", b"e4", b"e5"]
+    scan = few._jdf.queryExecution().executedPlan().collectLeaves().apply(0)
+    assert scan.metrics().apply("numOutputRows").value() == 3
+
+
+def test_no_more_rows_than_the_limit(shell: Shell, filled: str) -> None:
+    code, out, err = shell.run("sql", "--topic", filled, "--limit", "3", "select glsn from log")
+    assert (code, out.decode().splitlines()) == (0, ["glsn", "   1", "   2", "   3"])
+    assert err == "only the first 3 rows are shown; --limit shows more\n"
+    assert shell.run("sql", "--topic", filled, "--limit", "51", "select glsn from log").err == ""
+    assert shell.run("sql", "--limit", "0", "select 1").code == 2
+
+
+@pytest.mark.parametrize(
+    ("query", "complaint"),
+    [
+        ("selct 1", r"BadQuery: .*selct"),
+        ("select nonsense from log", r"BadQuery: .*nonsense.*glsn"),
+        ("select * from nowhere", r"BadQuery: there is no topic 'nowhere'; there are: .*log"),
+        ("select 1 / 0", r"BadQuery: .*[Dd]ivision by zero"),
+        ("", r"InvalidArgument: there is no query"),
+    ],
+)
+def test_a_bad_query_is_told_in_one_line(shell: Shell, query: str, complaint: str) -> None:
+    code, out, err = shell.run("sql", query)
+    assert (code, out) == (2, b"")
+    assert len(err.splitlines()) == 1
+    assert re.match(f"varlog: {complaint}", err)
+    assert "JVM" not in err
+    assert "Traceback" not in err
+
+
+def test_a_topic_that_is_not_there(shell: Shell) -> None:
+    assert shell.run("sql", "--topic", "nowhere", "select * from log").err.startswith("varlog: UnknownTopic: ")
+    assert shell.run("sql", "--csv", "--json", "select 1").failure["error"] == "InvalidArgument"
+
+
+def test_a_cluster_that_is_not_there(dev: Dev, bare: Shell) -> None:
+    assert bare.run("sql", "select 1").code == 2
+    assert bare.run("sql", "--cluster", "127.0.0.1:1", "--secret-file", str(dev.path / "secret"), "select 1").code == 3
+
+
+def test_as_a_command_it_is_quiet_and_leaves_nothing(shell: Shell, filled: str, tmp_path: Path) -> None:
+    directory = tmp_path / "a path with spaces"
+    temporary = directory / "temporary"
+    temporary.mkdir(parents=True)
+    query = b"select log_stream, count(*) as entries\nfrom log group by log_stream;\n"
+    done = subprocess.run(
+        [*COMMAND, "sql", "--topic", filled],
+        input=query,
+        capture_output=True,
+        cwd=directory,
+        env={**shell.environment, "TMPDIR": str(temporary), "PYTHONWARNINGS": "default"},
+        timeout=SPARK_SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    titles, row = done.stdout.decode().splitlines()
+    assert titles.split() == ["log_stream", "entries"]
+    assert row.split()[1] == "51"
+    assert [path.name for path in directory.iterdir()] == ["temporary"]
+    assert not list(temporary.glob("varlog-*"))
+
+
+def test_on_a_terminal_it_draws_a_table(shell: Shell, filled: str) -> None:
+    master, slave = os.openpty()
+    with shell.spawn("sql", "--topic", filled, "select 1 as one", stdout=slave, stderr=slave) as process:
+        os.close(slave)
+        told = b""
+        while True:
+            try:
+                told += os.read(master, 65536)
+            except OSError:  # the other end is closed
+                break
+        assert process.wait(SPARK_SECONDS) == 0
+    os.close(master)
+    text = told.decode()
+    assert "one" in text
+    assert re.search(r"1 row, [\d.]+ s", text)
