@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -139,33 +140,37 @@ def _without(piece: tuple[int, int], low: int, high: int) -> list[tuple[int, int
 def split(pieces: Sequence[tuple[int, int]], most: int, at_least: int, edges: Sequence[int] = ()) -> list[Range]:
     """Cut pieces into ranges of at most `most` positions, at least `at_least` of them if there are as many positions.
 
-    A cut that falls not far behind one of the `edges` is made there.
+    A cut that falls near one of the `edges` is made there.
     """
     total = sum(end - begin for begin, end in pieces)
     cuts: list[tuple[int, int]] = []
     for begin, end in pieces:
         length = end - begin
-        count = max(-(-length // most), -(-at_least * length // total), 1)
-        points = [begin + number * length // min(count, length) for number in range(min(count, length) + 1)]
-        cuts += _cut(_snapped(points, edges, length // count // 2), most)
+        count = min(length, max(-(-length // most), -(-at_least * length // total), 1))
+        reach = length // count // 2
+        points = [begin]
+        for number in range(1, count):
+            point = begin + number * length // count
+            points.append(_near(point, edges, max(points[-1] + 1, point - reach), min(end - 1, point + reach)))
+        cuts += _cut([*points, end], most, edges)
     return [Range(begin, end, number) for number, (begin, end) in enumerate(cuts)]
 
 
-def _snapped(points: Sequence[int], edges: Sequence[int], reach: int) -> list[int]:
-    """The points, each moved down to an edge that is not farther than `reach`; the first and the last stay."""
-    moved = [points[0]]
-    for point in points[1:-1]:
-        near = [edge for edge in edges if moved[-1] < edge and point - reach <= edge <= point]
-        moved.append(near[-1] if near else point)
-    return [*moved, points[-1]]
+def _near(point: int, edges: Sequence[int], low: int, high: int) -> int:
+    """The edge in [low, high] that is nearest to a point; the point itself if there is none."""
+    within = edges[bisect_left(edges, low) : bisect_right(edges, high)]
+    return min(within, key=lambda edge: abs(edge - point)) if within else max(point, low)
 
 
-def _cut(points: Sequence[int], most: int) -> list[tuple[int, int]]:
-    """The ranges between the points; one that has become too long is cut in two."""
+def _cut(points: Sequence[int], most: int, edges: Sequence[int]) -> list[tuple[int, int]]:
+    """The ranges between the points; one that has become too long, because of edges, is cut in two."""
     ranges: list[tuple[int, int]] = []
     for begin, end in pairwise(points):
-        middle = (begin + end + 1) // 2
-        ranges += [(begin, end)] if end - begin <= most else [(begin, middle), (middle, end)]
+        if end - begin <= most:
+            ranges.append((begin, end))
+        else:
+            middle = _near((begin + end) // 2, edges, max(begin + 1, end - most), min(end - 1, begin + most))
+            ranges += [(begin, middle), (middle, end)]
     return ranges
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -43,7 +43,7 @@ def read_range(
     columns: Sequence[str] = COLUMNS,
     log_streams: Collection[int] | None = None,
     fail_on_data_loss: bool = True,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The entries of [begin, end), in order, as batches of the columns.
 
     Readers with different numbers for `affinity` spread over the replicas. `log_streams` are those whose entries are
