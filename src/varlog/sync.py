@@ -30,7 +30,7 @@ from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
 from varlog.client.reading import Batches as _Batches
 from varlog.client.writing import Appender as _Appender
-from varlog.core.messages import Diagnosis, Info, Metadata, NodeInfo, StreamInfo, TopicInfo
+from varlog.core.messages import Diagnosis, Info, Metadata, NodeInfo, ScrubState, StreamInfo, TopicInfo
 
 if TYPE_CHECKING:
     from varlog.client.writing import Entries
@@ -343,6 +343,10 @@ class Admin(_Client):
     def replace_node(self, snid: int, by: int, *, timeout: float | None = None) -> list[StreamInfo]:
         """Let one node take the place of another; returns the log streams that move."""
         return _background.run(lambda: self._admin.replace_node(snid, by, timeout=timeout))
+
+    def scrub_node(self, snid: int, *, begin: bool = True, timeout: float | None = None) -> ScrubState:
+        """Let a storage node read all its replicas through, now and not at leisure; returns how far it is."""
+        return _background.run(lambda: self._admin.scrub_node(snid, begin=begin, timeout=timeout))
 
     def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
         """The registered storage nodes."""

@@ -10,7 +10,7 @@ from tests.cli.shell import Done, Shell
 from tests.cli.test_administration import assert_documented
 from tests.cli.test_append import read_terminal
 from tests.storagenode.test_fingerprinting import flip
-from varlog.cli import manual
+from varlog.cli import manual, manual_cluster
 from varlog.processes import LocalCluster
 
 
@@ -113,3 +113,28 @@ def test_rule15_rot_that_is_found_is_repaired_from_another_replica(bare: Shell, 
     assert (found["verdict"], found["entries"]) == ("consistent", 9)
     assert {replica["finding"] for replica in found["replicas"]} == {"equal"}
     assert {replica["role"] for replica in found["replicas"]} == {"primary", "backup"}
+
+
+def test_rule15_a_node_is_scrubbed_and_tells_what_it_found(bare: Shell, tmp_path: Path) -> None:
+    async def live() -> tuple[Done, Done, Done]:
+        async with LocalCluster(tmp_path / "varlog-data"):
+            called = asyncio.to_thread
+            assert (await called(bare.run, "append", "some content", "more")).code == 0
+            sound = await called(bare.run, "node", "scrub", "2", "--json")
+            flip(segment_of(tmp_path / "varlog-data" / "node-2"), b"some content")
+            damaged = await called(bare.run, "node", "scrub", "2", "--json")
+            begun = await called(bare.run, "node", "scrub", "3", "--no-wait")
+            return sound, damaged, begun
+
+    sound, damaged, begun = asyncio.run(live())
+    assert_documented(manual_cluster.NODE_SCRUB, sound.record)
+    assert (sound.code, sound.record["done"], sound.record["damaged"]) == (0, True, [])
+    assert sound.record["bytes"] > 0
+    assert damaged.code == 4
+    assert b'"damaged":[1]' in damaged.out
+    assert begun.code == 0
+    assert "storage node 3 " in begun.text
+
+
+def test_a_node_that_is_not_there_is_not_scrubbed(shell: Shell) -> None:
+    assert shell.run("node", "scrub", "77", "--json").failure["error"] == "UnknownNode"

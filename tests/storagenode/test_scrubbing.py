@@ -14,7 +14,7 @@ from tests.daemon.small import cluster, run, until
 from tests.storage.owner import Owner, options
 from tests.storagenode.test_fingerprinting import flip, segment_of
 from varlog import errors
-from varlog.core.messages import RemoveLogStream, ReplicaReply
+from varlog.core.messages import RemoveLogStream, ReplicaReply, Scrub, ScrubState
 from varlog.storage.files import OSFileSystem
 from varlog.storage.log import LogStreamStorage
 from varlog.storagenode import scrubbing
@@ -260,5 +260,56 @@ def test_a_replica_is_removed_while_it_is_scrubbed(tmp_path: Path, monkeypatch: 
             assert removed.code == 0
             await under_way
             assert not (await small.info(2)).replicas
+
+    run(main())
+
+
+def test_an_operator_has_a_pass_begin_at_once(tmp_path: Path) -> None:
+    """Also on a node where none begins by itself."""
+
+    async def main() -> None:
+        shelves = Shelves(tmp_path, count=2, rate=0.0)
+        shelves.scrubbing.start()
+        idle = shelves.scrubbing.answer(Scrub(1))
+        assert (idle.passes, idle.is_under_way, idle.left, idle.bytes) == (0, False, 0, 0)
+        begun = shelves.scrubbing.answer(Scrub(2, begin=True))
+        assert (begun.passes, begun.is_under_way, begun.left) == (0, True, 2)
+        await until(lambda: shelves.scrubbing.answer(Scrub(3)).passes == 1)
+        ended = shelves.scrubbing.answer(Scrub(4))
+        assert (ended.is_under_way, ended.left, ended.damaged) == (False, 0, ())
+        stored = sum(path.stat().st_size for number in (0, 1) for path in shelves.segments(number))
+        assert 0.9 * stored < ended.bytes <= stored, "but for room that is not written to yet"
+        await shelves.scrubbing.stop()
+        shelves.close()
+
+    run(main())
+
+
+def test_a_pass_that_is_under_way_hurries_for_an_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scrubbing, "STRIDE_BYTES", 2048)
+
+    async def main() -> None:
+        shelves = Shelves(tmp_path, count=2, rate=SLOW)
+        under_way = asyncio.ensure_future(shelves.scrubbing.go_through())
+        await _begun(shelves)
+        assert shelves.scrubbing.answer(Scrub(1, begin=True)).is_under_way
+        await under_way
+        assert shelves.scrubbing.answer(Scrub(2)).passes == 1
+        shelves.close()
+
+    run(main())
+
+
+def test_rule15_what_a_pass_has_found_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as small:
+            assert (await small.append(b"some content")).code == 0
+            flip(segment_of(small.volumes(2)[0]), b"some content")
+            client = await small.call_node(2)
+            await client.ask(ScrubState, lambda request: Scrub(request, begin=True))
+            state = await client.ask(ScrubState, Scrub)
+            while state.passes == 0:
+                state = await client.ask(ScrubState, Scrub)
+            assert (state.snid, state.damaged) == (2, (1,))
 
     run(main())

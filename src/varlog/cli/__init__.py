@@ -76,6 +76,7 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "drain": manual_cluster.NODE_DRAIN,
             "undrain": manual_cluster.NODE_UNDRAIN,
             "replace": manual_cluster.NODE_REPLACE,
+            "scrub": manual_cluster.NODE_SCRUB,
             "remove": manual_cluster.NODE_REMOVE,
         },
     ),

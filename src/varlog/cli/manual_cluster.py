@@ -215,7 +215,7 @@ JSON: log_stream, lost_begin, lost_end (the first position behind the range).
 """,
 )
 
-NODE: Final = Page("""Register, list, describe, drain, replace and remove storage nodes.""")
+NODE: Final = Page("""Register, list, describe, drain, replace, scrub and remove storage nodes.""")
 NODE_ADD: Final = Page(
     """Let storage nodes take part in the cluster.
 
@@ -302,6 +302,24 @@ whichever node has room.
     varlog node remove 2
 
 JSON: node, by, replicas (how many have yet to move).
+""",
+)
+NODE_SCRUB: Final = Page(
+    """Let a storage node read all its data through, to find damage.
+
+Every node does so once a week, slowly; this is for when there is reason to
+doubt a disk. It is read as fast as the disk allows, which appends may notice.
+It waits until all is read. A replica that is damaged is made anew by the
+manager, from another one.
+
+Exit code 0: nothing is damaged. 4: something is.
+""",
+    """Examples
+
+    varlog node scrub 2
+
+JSON: node, done (false with --no-wait), bytes (read), damaged (the log streams
+whose replica there was found to be corrupt).
 """,
 )
 NODE_REMOVE: Final = Page(

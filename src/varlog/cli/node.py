@@ -1,4 +1,4 @@
-"""`varlog node`: register, list, describe, drain, replace and remove storage nodes."""
+"""`varlog node`: register, list, describe, drain, replace, scrub and remove storage nodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from varlog.cli import records
-from varlog.cli.following import NoWait, follow
+from varlog.cli.failures import Exit
+from varlog.cli.following import NoWait, Patience, bar, follow
 from varlog.cli.looking import Seen, metadata_of, see
 from varlog.cli.options import USUAL_CLUSTER, Cluster, Identifier
 from varlog.cli.output import Column, size_of
@@ -180,6 +181,33 @@ async def replace_node(
         at.output.line(
             f"storage node {by} has the place of storage node {snid}; take that out with: varlog node remove {snid}"
         )
+
+
+async def scrub_node(snid: SNID, /, *, no_wait: NoWait = False, at: Cluster = USUAL_CLUSTER) -> int:
+    """Read a node's data through.
+
+    Parameters
+    ----------
+    snid
+        Its id.
+    """
+    async with at.admin() as admin:
+        begun = state = await admin.scrub_node(snid, timeout=at.patience)
+        patience, total = Patience(at), max(1, begun.left)
+        with bar(at.output, f"scrubbing node {snid}") as show:
+            while state.passes == begun.passes and not no_wait:
+                show(1 - state.left / total, f"{size_of(state.bytes - begun.bytes)} read")
+                await patience.moment((state.left, state.bytes), f"scrubbing node {snid}: it is not done yet")
+                state = await admin.scrub_node(snid, begin=False, timeout=at.patience)
+    done, read = state.passes > begun.passes, state.bytes - begun.bytes
+    at.output.record({"node": snid, "done": done, "bytes": read, "damaged": state.damaged})
+    if not done:
+        at.output.line(f"storage node {snid} reads its data through; it has {state.left} replicas to go")
+    else:
+        at.output.line(f"storage node {snid} has read {size_of(read)}")
+    for lsid in state.damaged:
+        at.output.line(f"its replica of log stream {lsid} is corrupt; the manager makes it anew from another one")
+    return Exit.NOT_WELL if state.damaged else Exit.OK
 
 
 async def remove_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:

@@ -49,11 +49,14 @@ from varlog.core.messages import (
     RemoveStream,
     RemoveTopic,
     ReplaceNode,
+    Scrub,
+    ScrubState,
     StreamInfo,
     SyncLogStream,
     TopicInfo,
 )
 from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
+from varlog.wire.link import Link
 
 LOOK_AGAIN: Final = 0.05
 MANAGER_SECONDS: Final = 2.0
@@ -122,12 +125,25 @@ class Admin:
         """What a storage node says of itself, its volumes and its replicas."""
         deadline = self._deadline(timeout)
         await self._session.refreshed(deadline)
+        answer = await self._session.asking.ask(GetInfo, deadline, of=self._link_to(snid))
+        assert isinstance(answer, Info)
+        return answer
+
+    async def scrub_node(self, snid: int, *, begin: bool = True, timeout: float | None = None) -> ScrubState:
+        """Let a storage node read all its replicas through, now and not at leisure; returns at once, with how far it
+        is. With `begin=False` it only tells that. Damage shows in what `node` tells, and is repaired by the manager."""
+        deadline = self._deadline(timeout)
+        await self._session.refreshed(deadline)
+        link = self._link_to(snid)
+        answer = await self._session.asking.ask(lambda request: Scrub(request, begin), deadline, of=link)
+        assert isinstance(answer, ScrubState)
+        return answer
+
+    def _link_to(self, snid: int) -> Link:
         link = self._session.node(StorageNodeID(snid))
         if link is None:
             raise errors.UnknownNode(f"there is no storage node {snid}, or nobody has said where it is")
-        answer = await self._session.asking.ask(GetInfo, deadline, of=link)
-        assert isinstance(answer, Info)
-        return answer
+        return link
 
     # Topics
 
@@ -251,9 +267,7 @@ class Admin:
     ) -> Fingerprint:
         """What a node's replica of a log stream holds of [begin, end), to be compared with that of others."""
         deadline = self._deadline(timeout)
-        link = self._session.node(StorageNodeID(snid))
-        if link is None:
-            raise errors.UnknownNode(f"there is no storage node {snid}, or nobody has said where it is")
+        link = self._link_to(snid)
 
         def request_of(request: int) -> Message:
             return GetFingerprint(request, LogStreamID(lsid), GLSN(begin), GLSN(end))

@@ -5,7 +5,8 @@ the node, one replica after another, in one thread; the next one begins a week a
 purpose: it reads no more than so many megabytes in a second, and uses no more than half a percent of a core, so those
 who append do not notice it, and a cluster that is idle stays so. At the usual 8 MB/s a terabyte takes a day and a half.
 After a start the first pass waits for some minutes, on each node for others, so that the replicas of a log stream are
-not all read at once; and each pass begins with another replica, as a node may be restarted before it is through.
+not all read at once; and each pass begins with another replica, as a node may be restarted before it is through. An
+operator who waits for a pass gets one at once, or has the one that is under way hurry, at the cost of those who append.
 
 The first finding is enough: the replica is condemned, and the manager replaces it by a copy of another one. A replica
 whose files are to be closed is let go of at once (`vacate`).
@@ -20,11 +21,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from varlog.core.messages import Scrub, ScrubState
 from varlog.daemon import logs
 from varlog.errors import Corrupt
 from varlog.storage.log import LogStreamStorage
 from varlog.storagenode.replicas import Replicas
-from varlog.types import StorageNodeID
+from varlog.types import LogStreamID, StorageNodeID
 
 FIRST_SECONDS: Final = 600.0
 SPREAD_SECONDS: Final = 60.0
@@ -32,6 +34,11 @@ SPREAD_NODES: Final = 60
 EVERY_SECONDS: Final = 7 * 86400.0
 CPU_SHARE: Final = 0.005
 MEGABYTE: Final = 1_000_000
+HURRIED_RATE: Final = 200.0 * MEGABYTE
+HURRIED_CPU_SHARE: Final = 0.25
+"""While somebody waits for the pass."""
+LOOK_AGAIN: Final = 0.5
+"""So long at most it takes to notice that."""
 STRIDE_BYTES: Final = 128 * 1024
 """What is read between two pauses: so little that the event loop waits for no more than some milliseconds of it."""
 
@@ -43,10 +50,11 @@ class _Interrupted(Exception):
 
 
 class Pace:
-    """How fast a pass goes. It is called by the thread that reads; `interrupt` may be called by any other."""
+    """How fast a pass goes. It is called by the thread that reads; `interrupt` and `hurry` by any other."""
 
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
+        self._cpu_share = CPU_SHARE
         self._interrupted = threading.Event()
         self._read = 0
         self._wall = self._cpu = -1.0
@@ -55,20 +63,28 @@ class Pace:
     def interrupt(self) -> None:
         self._interrupted.set()
 
+    def hurry(self) -> None:
+        self._rate = max(self._rate, HURRIED_RATE)
+        self._cpu_share = HURRIED_CPU_SHARE
+
     def __call__(self, size: int) -> None:
         """So many bytes were read: wait until that is no more than may be."""
         self._read += size
+        self.bytes += size
         if self._read < STRIDE_BYTES and self._wall >= 0:
             return
-        if self._wall >= 0:
-            spent = time.monotonic() - self._wall
-            owed = max(self._read / self._rate, (time.thread_time() - self._cpu) / CPU_SHARE) - spent
-            self._interrupted.wait(max(0.0, owed))
+        while self._wall >= 0 and (owed := self._owed()) > 0:
+            if self._interrupted.wait(min(owed, LOOK_AGAIN)):
+                break
         if self._interrupted.is_set():
             raise _Interrupted
-        self.bytes += self._read
         self._read = 0
         self._wall, self._cpu = time.monotonic(), time.thread_time()
+
+    def _owed(self) -> float:
+        """How much longer what was read should have taken."""
+        spent = time.monotonic() - self._wall
+        return max(self._read / self._rate, (time.thread_time() - self._cpu) / self._cpu_share) - spent
 
 
 class Scrubbing:
@@ -83,8 +99,15 @@ class Scrubbing:
         self._first = FIRST_SECONDS + SPREAD_SECONDS * (snid % SPREAD_NODES)
         self._loop = asyncio.get_running_loop()
         self._log = logs.get().bind(snid=snid)
+        self._snid = snid
         self._waiting: asyncio.Task[None] | None = None
         """For the next pass."""
+        self._wanted = asyncio.Event()
+        """Somebody waits for a pass."""
+        self._left: int | None = None
+        """How many replicas are yet to be read; None between two passes."""
+        self._damaged: list[LogStreamID] = []
+        """What this pass has found, or the last one."""
         self._reading: tuple[LogStreamStorage, Pace] | None = None
         self._is_stopping = False
         self._bytes = 0
@@ -97,9 +120,18 @@ class Scrubbing:
         return self._bytes + (self._reading[1].bytes if self._reading is not None else 0)
 
     def start(self) -> None:
-        """Begin to wait for the first pass; a rate of 0 means never."""
-        if self._rate > 0:
-            self._waiting = self._loop.create_task(self._live())
+        """Begin to wait for the first pass; a rate of 0 means that none begins by itself."""
+        self._waiting = self._loop.create_task(self._live())
+
+    def answer(self, asked: Scrub) -> ScrubState:
+        """How far it is; if that is asked for, a pass begins or hurries first."""
+        if asked.begin:
+            self._wanted.set()
+            if self._reading is not None:
+                self._reading[1].hurry()
+        is_under_way = self._left is not None or self._wanted.is_set()
+        left = len(self._replicas) if self._left is None and is_under_way else self._left or 0
+        return ScrubState(asked.request, self._snid, self.passes, is_under_way, left, self.bytes, tuple(self._damaged))
 
     def vacate(self, storage: LogStreamStorage) -> bool:
         """Let go of a replica's files; False if they are still in use, and `released` is yet to be called."""
@@ -120,27 +152,37 @@ class Scrubbing:
         await asyncio.gather(self._waiting, return_exceptions=True)
 
     async def _live(self) -> None:
-        wait = self._first
+        due = self._loop.time() + self._first
         while not self._is_stopping:
-            await asyncio.sleep(wait)
-            began = self._loop.time()
+            try:
+                async with asyncio.timeout_at(due if self._rate > 0 else None):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+            due = self._loop.time() + EVERY_SECONDS
             await self.go_through()
-            wait = max(0.0, began + EVERY_SECONDS - self._loop.time())
 
     async def go_through(self) -> None:
         """One pass over all replicas that are sound as far as is known."""
         self._log.info("scrubbing begins", replicas=len(self._replicas))
+        self._damaged.clear()
         replicas = list(self._replicas)
-        for replica in random.sample(replicas, len(replicas)):
+        for at, replica in enumerate(random.sample(replicas, len(replicas))):
+            self._left = len(replicas) - at
             is_there = self._replicas.get(replica.executor.lsid) is replica
             if is_there and replica.executor.healthy and not self._is_stopping:
-                await self._read(replica.storage)
+                if await self._read(replica.storage) is not None:
+                    self._damaged.append(replica.executor.lsid)
+        self._left = None
+        self._wanted.clear()
         if not self._is_stopping:
             self.passes += 1
             self._log.info("scrubbing ended", passes=self.passes)
 
-    async def _read(self, storage: LogStreamStorage) -> None:
+    async def _read(self, storage: LogStreamStorage) -> Corrupt | None:
         pace = Pace(self._rate)
+        if self._wanted.is_set():
+            pace.hurry()
         done: asyncio.Future[Corrupt | None] = self._loop.create_future()
         self._reading = storage, pace
         threading.Thread(target=self._in_thread, args=(storage, pace, done), name="varlog-scrub", daemon=True).start()
@@ -153,6 +195,7 @@ class Scrubbing:
             self._reading = None
             self._bytes += pace.bytes
         self._released(storage, damage)
+        return damage
 
     def _in_thread(self, storage: LogStreamStorage, pace: Pace, done: asyncio.Future[Corrupt | None]) -> None:
         try:

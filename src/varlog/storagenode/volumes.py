@@ -17,6 +17,7 @@ from collections.abc import Sequence
 
 from varlog import errors
 from varlog.core.identity import boot_of
+from varlog.core.messages import VolumeInfo
 from varlog.storage.directory import lock_directory
 from varlog.storage.files import FileSystem, Lock
 from varlog.storage.logfiles import publish
@@ -159,3 +160,16 @@ def _numbers(fs: FileSystem, path: str, prefix: str) -> list[int]:
     found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     numbers = [int(digits) for digits in found if digits.isascii() and digits.isdigit() and digits[0] != "0"]
     return [number for number in numbers if number <= MAX_ID]
+
+
+def space_of(paths: tuple[str, ...]) -> tuple[VolumeInfo, ...]:
+    """How much room volumes have; one that cannot be asked has none."""
+    infos = []
+    for path in paths:
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            infos.append(VolumeInfo(path, 0, 0))
+        else:
+            infos.append(VolumeInfo(path, found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
+    return tuple(infos)

@@ -66,6 +66,8 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (58, core.IdentityAdopted),
     (59, core.GetFingerprint),
     (60, core.Fingerprint),
+    (61, core.Scrub),
+    (62, core.ScrubState),
     # Anyone and the metadata repository
     (64, core.GetMetadata),
     (65, core.Metadata),

@@ -158,6 +158,30 @@ class SyncReply(Message, frozen=True):
     detail: str = ""
 
 
+class Scrub(Message, frozen=True):
+    """Ask a storage node how far it is with reading its replicas through, which finds damage."""
+
+    request: int
+    begin: bool = False
+    """Begin a pass now; if one is under way, let it hurry."""
+
+
+class ScrubState(Message, frozen=True):
+    """How far it is, and what it has found."""
+
+    request: int
+    snid: StorageNodeID
+    passes: int
+    """How many passes have ended since the node started."""
+    is_under_way: bool
+    left: int
+    """How many replicas this pass has yet to read to the end."""
+    bytes: int
+    """How much was read since the node started, by all passes."""
+    damaged: tuple[LogStreamID, ...] = ()
+    """The log streams whose replicas this pass, or the last one, has found to be corrupt."""
+
+
 class GetFingerprint(Message, frozen=True):
     """Ask a replica what it holds of [glsn_begin, glsn_end), to be compared with another's (`core.fingerprints`)."""
 
