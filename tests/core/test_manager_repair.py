@@ -53,6 +53,25 @@ def test_a_spare_takes_the_place_of_a_node_that_stays_away() -> None:
     assert paper.running == [1, 3, 4], "who comes back too late is a spare from then on"
 
 
+@pytest.mark.parametrize("away", [1, 2], ids=["a backup", "the primary"])
+def test_a_spare_takes_the_place_also_where_nobody_appends_and_too_few_are_left(away: int) -> None:
+    """The primary misses nobody then, and does not seal itself."""
+    paper = running(3, factor=2)
+    assert paper.stream().primary == 2
+    paper.nodes[node(away)].is_up = False
+    paper.pass_time(28)
+    assert paper.running == ([1, 2] if away == 1 else [])
+    assert paper.pass_time(10, lambda: len(paper.running) == 2 and away not in paper.running) < 8
+    assert paper.append()
+
+
+def test_a_log_stream_runs_on_as_it_is_where_nobody_could_take_a_replica() -> None:
+    paper = running(2, factor=2)
+    paper.nodes[node(1)].is_up = False
+    paper.pass_time(100)
+    assert paper.running == [1, 2], "it can be read, and goes on as soon as the other one is there"
+
+
 def test_who_has_an_old_replica_goes_before_a_spare() -> None:
     paper = running(4, entries=5000)
     paper.nodes[node(2)].is_up = False

@@ -183,6 +183,7 @@ def _find_spare(situation: Situation, stream: StreamInfo, willing: Mapping[Stora
             memory.seconds(world.now, Sight.SHORT, stream.lsid) or 0.0,
             memory.seconds(world.now, Sight.SEALED, stream.lsid, stream.epoch) or 0.0,
             memory.seconds(world.now, Sight.LEAVING, stream.lsid) or 0.0,
+            *(memory.seconds(world.now, Sight.SILENT, snid) or 0.0 for snid in stream.replicas),
         )
         left = situation.replace_after - lasted
         if left > 0:

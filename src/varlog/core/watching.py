@@ -3,7 +3,8 @@
 When one of its replicas is dead, has failed, or runs no more, nothing is committed any longer: a commit needs all of
 the set. So it is sealed, if enough others are there to go on with; if its primary takes no appends anyway, because then
 a seal costs nothing and lets writers know what became of theirs; or if what is wrong can only be mended when it is
-sealed. Otherwise it is left as it is: it can still be read, and whoever is missing may come back.
+sealed: by a copy, or by somebody else in the place of a node that stays away. Otherwise it is left as it is: it can
+still be read, and whoever is missing may come back.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Final
 
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import ReplicaInfo, RunStream, Seal, StreamInfo, Unseal
+from varlog.core.repairing import find_learner
 from varlog.core.steps import Situation, Step, name, nodes, replicas, wait
 from varlog.core.world import STORE_PATIENCE, UNSEAL_PATIENCE, Sight
 from varlog.types import Epoch, ReplicaState, StorageNodeID
@@ -36,7 +38,12 @@ def watch(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     ]
     why = "; ".join(troubles.values())
     least = situation.world.least(stream)
-    if len(able) >= least or not _runs(situation, stream) or _is_to_mend(situation, stream):
+    if (
+        len(able) >= least
+        or not _runs(situation, stream)
+        or _is_to_mend(situation, stream)
+        or _is_to_replace(situation, stream)
+    ):
         yield situation.seal(stream, f"because {why}")
     else:
         yield wait(name(stream), f"runs on as it is though {why}; it needs {replicas(least)}, {nodes(able)} can go on")
@@ -48,6 +55,16 @@ def _is_to_mend(situation: Situation, stream: StreamInfo) -> bool:
         situation.fault(stream, snid) and situation.world.answers(snid) and not situation.is_cut_off(snid)
         for snid in stream.replicas
     )
+
+
+def _is_to_replace(situation: Situation, stream: StreamInfo) -> bool:
+    """Whether a node of the set has been away for so long that another one takes its place. Nobody may append, and
+    then its primary does not miss it."""
+    is_gone = any(
+        situation.memory.has_lasted(situation.replace_after, situation.world.now, Sight.SILENT, snid)
+        for snid in stream.replicas
+    )
+    return is_gone and find_learner(situation, stream).snid is not None
 
 
 def _trouble(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> str:
