@@ -82,7 +82,6 @@ MAX_FIRST_GLSN: Final = 1 << 62
 """Where a topic may begin at most: there is room for as many positions behind it."""
 MAX_ADDRESS: Final = 300
 MAX_ARCHIVE_URI: Final = 2048
-MAX_ARCHIVE_URI: Final = 2048
 MAX_VOLUMES: Final = 256
 """Of one storage node."""
 MAX_VOLUME_PATH: Final = 4096
@@ -135,6 +134,9 @@ HTTP_SECONDS: Final = 5.0
 """For one request from its first byte to the last of the reply."""
 HTTP_CONNECTIONS: Final = 32
 """A further one takes the place of the oldest."""
+
+REOPEN_SECONDS: Final = 1.0
+"""A replica whose disk fails is not opened anew more often than this."""
 
 # Spark
 SPARK_BATCH_ROWS: Final = 10_000

@@ -26,6 +26,7 @@ from varlog.core.messages import (
     RegisterStream,
     RemoveLogStream,
     RenewNode,
+    ReopenLogStream,
     ReplicaInfo,
     Seal,
     StreamInfo,
@@ -248,6 +249,9 @@ class Paper:
             return
         elif isinstance(message, RemoveLogStream):
             self._remove(node, replica, message)
+        elif isinstance(message, ReopenLogStream):
+            assert replica.fault != errors.Corrupt.code
+            replica.fault, replica.state = 0, SEALING
         elif replica.healthy:
             self._move(node, replica, message)
 

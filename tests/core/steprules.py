@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.core import sketch
+from varlog import errors
 from varlog.core.manager import Step
 from varlog.core.messages import (
     AbortStream,
@@ -12,6 +13,7 @@ from varlog.core.messages import (
     Message,
     RemoveLogStream,
     RenewNode,
+    ReopenLogStream,
     ReplicaInfo,
     RunStream,
     Seal,
@@ -155,7 +157,11 @@ class _Rules:
                     self.check_left_over(until)
                 else:
                     assert failed_only
-                    assert not replica.healthy
+                    assert replica.fault == errors.Corrupt.code, "what only failed to write may be the last good copy"
+            case ReopenLogStream():
+                assert replica is not None
+                assert not replica.healthy
+                assert replica.fault != errors.Corrupt.code
             case AbortStream():
                 assert stream.status is StreamStatus.CREATING
                 assert stream.lsid not in self.world.making

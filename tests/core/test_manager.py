@@ -16,6 +16,7 @@ from varlog.core.messages import (
     AddLogStream,
     Info,
     Metadata,
+    ReopenLogStream,
     ReplicaInfo,
     RunStream,
     Seal,
@@ -235,9 +236,11 @@ def test_below_min_replicas_it_stays_sealed_and_says_why() -> None:
     )
 
 
-def test_rule15_failed_replicas_keep_it_sealed_if_too_few_are_left() -> None:
-    (step,) = steps(ls(StreamStatus.SEALED, 5), {1: (SEALED, 5), 2: (SEALED, 5)}, unhealthy=2)
-    assert step.message is None
+def test_M8_replicas_that_failed_to_write_are_opened_anew_if_too_few_are_left() -> None:
+    stays, reopen = steps(ls(StreamStatus.SEALED, 5), {1: (SEALED, 5), 2: (SEALED, 5)}, unhealthy=2)
+    assert stays.message is None
+    assert (reopen.address, reopen.message) == ("sn/2", ReopenLogStream(1, LSID))
+    assert reopen.sentence == "log stream 1: the replica on node 2 has failed; it is opened anew"
 
 
 def test_M9_a_replica_that_cuts_cannot_complete_copies_from_a_sealed_one() -> None:

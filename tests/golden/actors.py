@@ -22,6 +22,7 @@ from varlog.core.messages import (
     Info,
     Message,
     RemoveLogStream,
+    ReopenLogStream,
     ReplicaReply,
     Scan,
     StoredLine,
@@ -192,6 +193,12 @@ class StorageNodeActor:
                 if lsid in self._storages and self._may_remove(message):
                     self.remove_log_stream(lsid)
                 self._reply(source, request, lsid)
+            case ReopenLogStream(request, lsid):
+                if lsid in self._storages and not self._executor(lsid).healthy:
+                    self.node.remove(lsid)
+                    self._storages.pop(lsid).abandon()
+                    self._serve(lsid, LogStreamStorage.open(self.disk, *self._place(lsid), self._options))
+                self._reply(source, request, lsid)
             case AdoptIdentity():
                 self._send(source, self._prover.adopt(message))
                 self.node.boot = self._prover.boot
@@ -216,7 +223,7 @@ class StorageNodeActor:
         return next(executor for executor in self.node.executors if executor.lsid == lsid)
 
     def _reply(self, source: Address, request: int, lsid: LogStreamID) -> None:
-        """The answer to AddLogStream and RemoveLogStream; LLSN 0 says that there is nothing."""
+        """The answer to AddLogStream, RemoveLogStream and ReopenLogStream; LLSN 0 says that there is nothing."""
         epoch, state, end = Epoch(0), ReplicaState.SEALING, LLSN(0)
         if lsid in self._storages:
             executor = self._executor(lsid)

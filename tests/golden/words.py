@@ -40,6 +40,7 @@ from varlog.core.messages import (
     RegisterStream,
     RemoveLogStream,
     RenewNode,
+    ReopenLogStream,
     ReplicaReply,
     Replicate,
     ReplicateAck,
@@ -196,7 +197,7 @@ def _management(sent: Message) -> str:
             return f"ls {lsid}: {refused}{has}"
         case Decided(_, code, version, _, _, detail):
             return f"{error_name(code)}: {detail}".rstrip(": ") if code else f"in version {version}"
-        case AddLogStream() | RemoveLogStream() | Sync() | SyncReply() | FetchLog() | LogPart():
+        case AddLogStream() | RemoveLogStream() | ReopenLogStream() | Sync() | SyncReply() | FetchLog() | LogPart():
             return _replicas(sent)
         case _:
             return _members(sent)
@@ -205,7 +206,7 @@ def _management(sent: Message) -> str:
 def _replicas(sent: Message) -> str:
     """What replicas are made, removed and copied with."""
     match sent:
-        case AddLogStream(_, _, lsid):
+        case AddLogStream(_, _, lsid) | ReopenLogStream(_, lsid):
             return f"ls {lsid}"
         case RemoveLogStream(_, lsid, new_only, failed_only, until):
             only = " if nothing ever happened to it" if new_only else " if it has failed" if failed_only else ""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -17,12 +19,14 @@ from varlog.core.messages import (
     GetInfo,
     Info,
     RemoveLogStream,
+    ReopenLogStream,
     ReplicaReply,
     Scan,
     ScanReply,
     Seal,
     Unseal,
 )
+from varlog.storage.files import OSFile, OSFileSystem
 from varlog.storagenode.reading import TAIL_ENTRIES
 from varlog.storagenode.writing import INLINE_BYTES
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, Sequence, StorageNodeID, TopicID
@@ -123,6 +127,74 @@ def test_M12_a_removed_replica_is_gone_with_its_data_and_may_be_asked_for_again(
             client = await host.call_node(1)
             assert (await client.ask(ScanReply, scan)).code == errors.UnknownLogStream.code
             assert (await host.append(b"y", lsid=2)).code == 0, "the other one goes on"
+
+    run(main())
+
+
+class FailingFile(OSFile):
+    def __init__(self, fd: int, disk: FailingFileSystem) -> None:
+        super().__init__(fd)
+        self._disk = disk
+
+    def fdatasync(self) -> None:
+        if self._disk.fails_to_sync:
+            raise OSError(errno.EIO, "it cannot be synced")
+        super().fdatasync()
+
+
+class FailingFileSystem(OSFileSystem):
+    """A disk that does not sync, or does not open files, whenever a test says so."""
+
+    def __init__(self) -> None:
+        self.fails_to_sync = self.fails_to_open = False
+
+    def open(self, path: str) -> FailingFile:
+        if self.fails_to_open:
+            raise OSError(errno.EIO, "it cannot be opened")
+        return FailingFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), self)
+
+    def create(self, path: str) -> FailingFile:
+        return FailingFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), self)
+
+
+def test_M8_a_replica_that_failed_to_write_is_opened_anew_and_has_what_it_had(tmp_path: Path) -> None:
+    def reopen(request: int) -> ReopenLogStream:
+        return ReopenLogStream(request, ONE)
+
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            disk = FailingFileSystem()
+            await small.start(nodes=0, streams=0)
+            await small.start_node(1, disk)
+            await small.add_nodes()
+            await small.add_topic(streams=1)
+            manager = await small.call_node(1, Role.MANAGER)
+            assert (await small.append(b"x")).code == 0
+            for vms in list(small.managers):
+                await small.stop_manager(vms)
+            agreed = await manager.ask(ReplicaReply, reopen)
+            assert (agreed.code, agreed.state) == (0, ReplicaState.RUNNING), "it is sound, and stays as it is"
+            unknown = await manager.ask(ReplicaReply, lambda request: ReopenLogStream(request, TWO))
+            assert unknown.code == errors.NoSuchReplica.code
+
+            disk.fails_to_sync = True
+            client = await small.call_node(1)
+            client.connection.send(append(ONE, b"y"))
+            while (await small.info(1)).replicas[0].healthy:
+                pass
+            disk.fails_to_open = True
+            refused = await manager.ask(ReplicaReply, reopen)
+            assert refused.code != 0
+            removal = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, failed_only=True))
+            added = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, ONE))
+            again = await manager.ask(ReplicaReply, reopen)
+            assert {removal.code, added.code, again.code} == {errors.Busy.code}, "its files are there"
+
+            disk.fails_to_sync = disk.fails_to_open = False
+            while not (replicas := (await small.info(1)).replicas):
+                pass
+            assert (replicas[0].healthy, replicas[0].state) == (True, ReplicaState.SEALING)
+            assert replicas[0].committed_end >= 2, "what was written again when it was opened may be committed as well"
 
     run(main())
 

@@ -60,6 +60,7 @@ class Branch(Enum):
     M7_BACKUP_REFUSED = "M7: a primary sealed itself because a backup refused"
     M7_BACKUP_SILENT = "M7: a primary sealed itself because a backup was silent"
     M8_POISONED = "M8: a replica sealed itself after an I/O fault"
+    M8_REOPENED = "M8: a replica that had failed to write was opened anew"
     M9_SYNC_BEGAN = "M9: a replica of the set began to copy"
     M9_SYNC_COMPLETE = "M9: a replica of the set was completed by a copy"
     M9_SYNC_ABANDONED = "M9: a copy was given up"

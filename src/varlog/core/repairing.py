@@ -3,7 +3,8 @@
 The newcomer is a *learner*: a replica outside of the set that copies what is committed while appends go on. When it
 lacks little, a short seal lets it join. Who becomes one, in this order: whom an operator names; a node that has an old
 replica, which lacks least; a spare, if nobody who is away could still come back with an old one. A replica that is
-corrupt or has failed is no use to anybody: outside of the set it is removed and made again, empty.
+corrupt is no use to anybody: outside of the set it is removed and made again, empty. One that has only failed to write
+still holds what it held, and those who are well may turn out to be damaged: it is opened anew.
 
 One change of a log stream at a time; a few copies at a time to and from a node. What was begun shows in the replicas
 themselves, so another manager goes on with the same.
@@ -16,9 +17,9 @@ from typing import Final, NamedTuple
 
 from varlog import limits
 from varlog.core.address import node_address
-from varlog.core.messages import AddLogStream, Info, RemoveLogStream, ReplicaInfo, StreamInfo, Sync
+from varlog.core.messages import AddLogStream, Info, RemoveLogStream, ReopenLogStream, ReplicaInfo, StreamInfo, Sync
 from varlog.core.placing import place
-from varlog.core.steps import Situation, Step, failure, name, nodes, replicas, wait
+from varlog.core.steps import Situation, Step, failure, is_corrupt, name, nodes, replicas, wait
 from varlog.core.world import Sight
 from varlog.types import ReplicaState, StorageNodeID, StreamStatus
 
@@ -101,11 +102,19 @@ def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iter
     if replica is None:
         why = f"{name(stream)}: node {snid} is to have a replica, and copies it"
         yield Step(node_address(snid), AddLogStream(situation.request(), stream.tpid, stream.lsid, learner.volume), why)
-    elif not replica.healthy:
+    elif is_corrupt(replica):
         why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"
         yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, failed_only=True), why)
+    elif not replica.healthy:
+        yield reopen(situation, stream, snid, replica)
     elif not has_caught_up(stream, replica):
         yield copy(situation, stream, snid, replica)
+
+
+def reopen(situation: Situation, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> Step:
+    """Let a replica that has failed to write begin again with what is on its disk."""
+    why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is opened anew"
+    return Step(node_address(snid), ReopenLogStream(situation.request(), stream.lsid), why)
 
 
 def copy(situation: Situation, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> Step:

@@ -18,8 +18,8 @@ import msgspec
 
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import Seal, StreamInfo, UnsealStream
-from varlog.core.repairing import Learner, bring_up, copy, find_learner, has_caught_up, may_join
-from varlog.core.steps import Situation, Step, name, nodes, replicas, wait
+from varlog.core.repairing import Learner, bring_up, copy, find_learner, has_caught_up, may_join, reopen
+from varlog.core.steps import Situation, Step, is_corrupt, name, nodes, replicas, wait
 from varlog.core.world import Sight
 from varlog.types import ReplicaState, StorageNodeID
 
@@ -54,6 +54,7 @@ def complete(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
         yield _unseal(situation, stream, choice)
         return
     yield _tell_who_lacks(situation, stream, choice, least)
+    yield from _reopen_failed(situation, stream)
     if choice.replicas and (not choice.soon or sealed >= situation.replace_after):
         yield from _find_others(situation, stream)
 
@@ -180,6 +181,14 @@ def _tell_who_lacks(situation: Situation, stream: StreamInfo, choice: Choice, le
     return wait(name(stream), "; ".join([why, *lacking]))
 
 
+def _reopen_failed(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+    """Too few of the set are there: those who have only failed to write may be well again."""
+    for snid in stream.replicas:
+        replica = situation.world.replica(snid, stream.lsid)
+        if replica is not None and not replica.healthy and not is_corrupt(replica):
+            yield reopen(situation, stream, snid, replica)
+
+
 def _find_others(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
     """Too few of the set are there: one that has lost its replica copies it anew, or somebody else does."""
     for snid in stream.replicas:
@@ -195,10 +204,10 @@ def _find_others(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
 
 
 def _mend(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
-    """There is nobody else: a replica of the set that has failed is made anew. Another one is complete, so nothing goes
+    """There is nobody else: a replica of the set that is corrupt is made anew. Another one is complete, so nothing goes
     that is not there."""
     for snid in stream.replicas:
         replica = situation.world.replica(snid, stream.lsid)
-        if replica is not None and not replica.healthy and situation.world.is_identified(snid):
+        if replica is not None and is_corrupt(replica) and situation.world.is_identified(snid):
             yield from bring_up(situation, stream, Learner(snid))
             return

@@ -148,9 +148,14 @@ def name(stream: StreamInfo) -> str:
     return f"log stream {stream.lsid}"
 
 
+def is_corrupt(replica: ReplicaInfo) -> bool:
+    """Whether what a replica holds is damaged; if it has only failed to write, that is as good as it was."""
+    return not replica.healthy and replica.fault == errors.Corrupt.code
+
+
 def failure(replica: ReplicaInfo) -> str:
     """What is wrong with a replica that is not healthy."""
-    if replica.fault == errors.Corrupt.code:
+    if is_corrupt(replica):
         return "is corrupt"
     kind = errors.VarlogError.registry.get(replica.fault)
     return f"has failed ({kind.__name__})" if kind is not None else "has failed"

@@ -13,7 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from typing import Final
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.batch import BatchHeader
 from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.branches import Branch, Observe
@@ -29,6 +29,7 @@ from varlog.core.messages import (
     Info,
     Message,
     RemoveLogStream,
+    ReopenLogStream,
     ReplicaReply,
     StoredLine,
 )
@@ -142,7 +143,9 @@ class StorageNodeHost:
         self._requests = 0
         self._announced = 0.0
         self._busy: set[LogStreamID] = set()
-        self._removals: dict[LogStreamID, Callable[[], None]] = {}
+        self._closings: dict[LogStreamID, Callable[[], None]] = {}
+        """Replicas that are served no more, and what is done when they are closed."""
+        self._reopened: dict[LogStreamID, float] = {}
         """Replicas that are served no more, and what follows when their files are not in use."""
         self._wake: float | None = None
         self._appends: list[Append] = []
@@ -167,7 +170,8 @@ class StorageNodeHost:
         """Open what is on the disk (B3) and begin to serve. The process is alive."""
         self._starts += 1
         self._busy.clear()
-        self._removals.clear()
+        self._closings.clear()
+        self._reopened.clear()
         self._wake = None
         self._appends = []
         self.storages.clear()
@@ -289,6 +293,8 @@ class StorageNodeHost:
                 self._add_log_stream(source, message)
             case RemoveLogStream():
                 self._remove_log_stream(source, message)
+            case ReopenLogStream():
+                self._reopen_log_stream(source, message)
             case AdoptIdentity():
                 self._send(source, self._prover.adopt(message))
                 self.node.boot = self._prover.boot
@@ -317,7 +323,7 @@ class StorageNodeHost:
     def _add_log_stream(self, source: str, message: AddLogStream) -> None:
         lsid = message.lsid
         try:
-            if lsid in self._removals:
+            if lsid in self._closings:
                 raise errors.Busy(f"log stream {lsid} is being removed from this node")
             if lsid not in self.storages:
                 self._create(message.tpid, lsid, None)
@@ -336,7 +342,7 @@ class StorageNodeHost:
     def _remove_log_stream(self, source: str, message: RemoveLogStream) -> None:
         lsid = message.lsid
         executor = next((e for e in self.node.executors if e.lsid == lsid), None)
-        if executor is None and lsid not in self._removals:
+        if executor is None and lsid not in self._closings:
             self._reply(source, message.request, lsid, 0)
         elif executor is not None and message.new_only and executor.epoch > 0:
             self._reply(source, message.request, lsid, errors.AlreadyExists.code)
@@ -344,6 +350,32 @@ class StorageNodeHost:
             self._reply(source, message.request, lsid, errors.Conflict.code)
         elif executor is not None:
             self._remove(lsid, lambda: self._reply(source, message.request, lsid, 0))
+
+    def _reopen_log_stream(self, source: str, message: ReopenLogStream) -> None:
+        lsid = message.lsid
+        executor = next((e for e in self.node.executors if e.lsid == lsid), None)
+        if executor is None or executor.healthy or executor.info().fault == errors.Corrupt.code:
+            code = errors.NoSuchReplica.code if executor is None else executor.info().fault
+            self._reply(source, message.request, lsid, code)
+            return
+        now = self.process.monotonic()
+        if now - self._reopened.get(lsid, -limits.REOPEN_SECONDS) < limits.REOPEN_SECONDS:
+            self._reply(source, message.request, lsid, errors.Busy.code)
+            return
+        self._reopened[lsid] = now
+        self._close(lsid, lambda: self._open_anew(lsid, lambda: self._reply(source, message.request, lsid, 0)))
+
+    def _open_anew(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
+        """Until it can be opened its files are in the way of anything else."""
+        try:
+            self._open(lsid)
+        except errors.VarlogError as error:
+            self.process.world.trace("not opened", self.process, str(error))
+            self.process.at(limits.REOPEN_SECONDS, self._open_anew, lsid, then)
+            return
+        del self._closings[lsid]
+        self._observe(Branch.M8_REOPENED)
+        then()
 
     @staticmethod
     def _is_kept(executor: LogStreamExecutor, message: RemoveLogStream) -> bool:
@@ -355,15 +387,22 @@ class StorageNodeHost:
 
     def _remove(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
         """Serve a replica no more; delete it when no group of it is under way."""
-        self.node.remove(lsid)
-        self._removals[lsid] = then
-        if lsid not in self._busy:
-            self._finish_removal(lsid)
+        self._close(lsid, lambda: self._finish_removal(lsid, then))
 
-    def _finish_removal(self, lsid: LogStreamID) -> None:
-        path = self._replica_path(lsid)
+    def _close(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
+        """Serve a replica no more; go on when no group of it is under way."""
+        self.node.remove(lsid)
+        self._closings[lsid] = then
+        if lsid not in self._busy:
+            self._finish_closing(lsid)
+
+    def _finish_closing(self, lsid: LogStreamID) -> None:
         self.storages.pop(lsid).abandon()
-        then = self._removals.pop(lsid)
+        self._closings[lsid]()
+
+    def _finish_removal(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
+        path = self._replica_path(lsid)
+        del self._closings[lsid]
         try:
             publish(self.disk, path, _REMOVED, b"").close()
             self._delete(path)
@@ -469,8 +508,8 @@ class StorageNodeHost:
     def _finish(self, lsid: LogStreamID, storage: LogStreamStorage, group: WriteGroup) -> None:
         storage.finish(group)
         self._busy.discard(lsid)
-        if lsid in self._removals:
-            self._finish_removal(lsid)
+        if lsid in self._closings:
+            self._finish_closing(lsid)
         elif group.needs_sync:
             last = None
             if group.last_epoch is not None and group.last_llsn_end is not None:
@@ -481,8 +520,8 @@ class StorageNodeHost:
 
     def _failed(self, lsid: LogStreamID, error: errors.VarlogError) -> None:
         self._busy.discard(lsid)
-        if lsid in self._removals:
-            self._finish_removal(lsid)
+        if lsid in self._closings:
+            self._finish_closing(lsid)
         else:
             self.node.on_failed(lsid, error)
         self._settle()

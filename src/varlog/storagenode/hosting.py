@@ -1,9 +1,12 @@
-"""Hosting: replicas are added to a running node, and removed from it (M2, M12), or made anew (rule 14).
+"""Hosting: replicas are added to a running node, removed from it (M2, M12), made anew (rule 14), or opened anew (M8).
 
 A removal takes a while. The replica is served no more at once; when no group and no read of it is under way it is let
 go of; then its files are deleted in a thread, because each segment takes some milliseconds and the node's other
 replicas must not wait for that. Who asked is answered when all is gone. A replica that starts anew is removed the same
 way and then made on its base, unless somebody wants it removed meanwhile.
+
+A replica that has failed to write is closed in the same way and opened again from its files. If the disk does not let
+that be, it is tried again: the files are there, so nothing else may be made in their place.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import NamedTuple
 
 from varlog import errors, limits
 from varlog.core.address import Address, Send
-from varlog.core.messages import AddLogStream, RemoveLogStream, ReplicaReply
+from varlog.core.messages import AddLogStream, RemoveLogStream, ReopenLogStream, ReplicaReply
 from varlog.core.syncing import RestartPlan
 from varlog.daemon import logs
 from varlog.storage.copying import base_of
@@ -52,6 +55,10 @@ class Hosting:
         """What is being removed, and who waits for that."""
         self._beginnings: dict[LogStreamID, _Beginning] = {}
         """What of it is to begin anew."""
+        self._closed: dict[LogStreamID, Replica | None] = {}
+        """What of it is to be opened anew; None until it is closed."""
+        self._reopened: dict[LogStreamID, float] = {}
+        """When that was last tried."""
         self._deletions: set[asyncio.Task[None]] = set()
         self._log = logs.get().bind(snid=snid)
 
@@ -63,12 +70,11 @@ class Hosting:
         try:
             if lsid in self._leaving:
                 raise errors.Busy(f"log stream {lsid} is being removed from this node")
-            executor = self._replicas.add(message.tpid, lsid, message.volume).executor
+            replica = self._replicas.add(message.tpid, lsid, message.volume)
         except errors.VarlogError as error:
             self._refuse(source, message.request, lsid, error)
             return
-        state = (executor.epoch, executor.state, executor.committed_end)
-        self._send(source, ReplicaReply(message.request, lsid, 0, self._snid, *state))
+        self._agree(source, message.request, replica)
         self._log.info("log stream added", lsid=lsid, tpid=message.tpid)
 
     def remove(self, source: Address, message: RemoveLogStream) -> None:
@@ -76,7 +82,9 @@ class Hosting:
         lsid = message.lsid
         replica = self._replicas.get(lsid)
         waiting = self._leaving.get(lsid)
-        if waiting is not None:
+        if lsid in self._closed:
+            self._refuse(source, message.request, lsid, errors.Busy(f"log stream {lsid} is being opened anew"))
+        elif waiting is not None:
             if (message.new_only or message.failed_only or message.until) and lsid in self._beginnings:
                 self._refuse(source, message.request, lsid, errors.Busy(f"log stream {lsid} is being made anew"))
                 return
@@ -99,6 +107,48 @@ class Hosting:
             self._leave(lsid)
             self.go_on(lsid)
 
+    def reopen(self, source: Address, message: ReopenLogStream, now: float) -> None:
+        """A replica that has failed to write begins again with what is on the disk."""
+        request, lsid = message.request, message.lsid
+        replica = self._replicas.get(lsid)
+        if lsid in self._leaving or now - self._reopened.get(lsid, -limits.REOPEN_SECONDS) < limits.REOPEN_SECONDS:
+            self._refuse(source, request, lsid, errors.Busy(f"log stream {lsid} was just closed, or opened anew"))
+        elif replica is None:
+            self._refuse(source, request, lsid, errors.NoSuchReplica(f"this node has no replica of log stream {lsid}"))
+        elif replica.executor.healthy:
+            self._agree(source, request, replica)
+        elif replica.executor.info().fault == errors.Corrupt.code:
+            damaged = errors.Corrupt(f"the replica of log stream {lsid} is damaged; it has to be copied anew")
+            self._refuse(source, request, lsid, damaged)
+        else:
+            self._leaving[lsid] = [(source, request)]
+            self._closed[lsid] = None
+            self._leave(lsid)
+            self.go_on(lsid)
+
+    def tick(self, now: float) -> None:
+        """Try once more to open what could not be opened."""
+        for lsid in [lsid for lsid, replica in self._closed.items() if replica is not None]:
+            if now - self._reopened[lsid] >= limits.REOPEN_SECONDS:
+                self._open_anew(lsid)
+
+    def _open_anew(self, lsid: LogStreamID) -> None:
+        before = self._closed[lsid]
+        assert before is not None, "it is closed before it is opened"
+        self._reopened[lsid] = asyncio.get_running_loop().time()
+        waiting, self._leaving[lsid] = self._leaving[lsid], []
+        try:
+            replica = self._replicas.reopen(lsid, before.executor.tpid, before.volume)
+        except errors.VarlogError as error:
+            self._log.error("a replica could not be opened anew", lsid=lsid, error=str(error))
+            for source, request in waiting:
+                self._refuse(source, request, lsid, error)
+            return
+        del self._closed[lsid], self._leaving[lsid]
+        self._log.info("a replica was opened anew", lsid=lsid, llsn=replica.executor.committed_end)
+        for source, request in waiting:
+            self._agree(source, request, replica)
+
     def start_anew(self, plan: RestartPlan) -> None:
         """All that a replica holds is trimmed elsewhere: make it anew where the log begins now."""
         lsid = plan.executor.lsid
@@ -119,6 +169,10 @@ class Hosting:
         """A group or a read of a replica that is leaving has ended."""
         replica = self._replicas.get(lsid)
         if replica is None or self._is_busy(replica):
+            return
+        if lsid in self._closed:
+            self._closed[lsid] = self._replicas.close_one(lsid)
+            self._open_anew(lsid)
             return
         deletion = asyncio.get_running_loop().create_task(self._delete(lsid, self._replicas.let_go(lsid)))
         self._deletions.add(deletion)
@@ -149,6 +203,11 @@ class Hosting:
         except errors.VarlogError as error:
             self._log.error("a replica could not be begun anew", lsid=lsid, error=str(error))
 
+    def _agree(self, source: Address, request: int, replica: Replica) -> None:
+        executor = replica.executor
+        state = (executor.epoch, executor.state, executor.committed_end)
+        self._send(source, ReplicaReply(request, executor.lsid, 0, self._snid, *state))
+
     def _gone(self, source: Address, request: int, lsid: LogStreamID) -> None:
         self._send(source, ReplicaReply(request, lsid, 0, self._snid, Epoch(0), ReplicaState.SEALING, LLSN(0)))
 
@@ -159,6 +218,6 @@ class Hosting:
 
     async def stop(self) -> None:
         """Finish what is being removed. No group and no read is under way any more."""
-        for lsid in self._leaving:
+        for lsid in self._leaving.keys() - self._closed.keys():
             self.go_on(lsid)
         await asyncio.gather(*self._deletions, return_exceptions=True)

@@ -132,12 +132,22 @@ class Replicas:
         self._served(executor)
         return replica
 
-    def let_go(self, lsid: LogStreamID) -> str:
-        """Close a replica of which no group and no read is under way, for good; what is to be deleted then."""
-        volume, storage, _ = self._replicas.pop(lsid)
-        del self._by_storage[storage]
+    def reopen(self, lsid: LogStreamID, tpid: TopicID, volume: str) -> Replica:
+        """Open a replica that was closed, as at the start of the node."""
+        identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
         path = self._volumes.replica_path(volume, lsid)
-        storage.abandon()
+        return self._serve(volume, LogStreamStorage.open(self._fs, path, identity, self._options), identity)
+
+    def close_one(self, lsid: LogStreamID) -> Replica:
+        """Close a replica of which no group and no read is under way, as if the process was killed."""
+        replica = self._replicas.pop(lsid)
+        del self._by_storage[replica.storage]
+        replica.storage.abandon()
+        return replica
+
+    def let_go(self, lsid: LogStreamID) -> str:
+        """The same, for good; what is to be deleted then."""
+        path = self._volumes.replica_path(self.close_one(lsid).volume, lsid)
         with suppress(OSError):  # what a full disk does not let be said must still be possible to do
             publish(self._fs, path, _REMOVED_NAME, b"").close()
         return path

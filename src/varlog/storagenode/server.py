@@ -41,6 +41,7 @@ from varlog.core.messages import (
     Message,
     Metadata,
     RemoveLogStream,
+    ReopenLogStream,
     Replicate,
     ReplicateAck,
     Scan,
@@ -85,14 +86,16 @@ READS_PER_TURN: Final = 64
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint, Scrub}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck, FetchLog, LogPart}),
-    Role.MANAGER: frozenset[type[Message]]({GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, Seal, Unseal, Sync}),
+    Role.MANAGER: frozenset[type[Message]](
+        {GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, ReopenLogStream, Seal, Unseal, Sync}
+    ),
 }
 
 
 _ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies})
 """What a client waits for, and gets before anything else is done."""
 _HOSTED: Final = frozenset[type[Message]](
-    {AddLogStream, AdoptIdentity, RemoveLogStream, GetInfo, GetFingerprint, Scrub, Unseal}
+    {AddLogStream, AdoptIdentity, RemoveLogStream, ReopenLogStream, GetInfo, GetFingerprint, Scrub, Unseal}
 )
 
 
@@ -288,6 +291,8 @@ class StorageNodeServer:
                 self._hosting.add(source, message)
             case RemoveLogStream():
                 self._hosting.remove(source, message)
+            case ReopenLogStream():
+                self._hosting.reopen(source, message, self._loop.time())
             case GetInfo(request):
                 self._send(source, self.info(request))
             case AdoptIdentity():
@@ -569,6 +574,7 @@ class StorageNodeServer:
             self._announce()
         for writing in self._writings.values():
             writing.mark()
+        self._hosting.tick(self._loop.time())
         self._pass_time()
 
     def _pass_time(self) -> None:

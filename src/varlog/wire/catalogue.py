@@ -68,6 +68,7 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (60, core.Fingerprint),
     (61, core.Scrub),
     (62, core.ScrubState),
+    (63, core.ReopenLogStream),
     # Anyone and the metadata repository
     (64, core.GetMetadata),
     (65, core.Metadata),

@@ -115,6 +115,14 @@ class RemoveLogStream(Message, frozen=True):
     that comes late may find it in the set again."""
 
 
+class ReopenLogStream(Message, frozen=True):
+    """Open a replica that has failed to write once more, from its files, as a restart would: what it holds may be all
+    that is left. One that is sound stays as it is, one that is corrupt is refused."""
+
+    request: int
+    lsid: LogStreamID
+
+
 class Seal(Message, frozen=True):
     request: int
     lsid: LogStreamID
@@ -225,7 +233,7 @@ class Fingerprint(Message, frozen=True):
 
 
 class ReplicaReply(Message, frozen=True):
-    """The answer to AddLogStream, RemoveLogStream, Seal and Unseal."""
+    """The answer to AddLogStream, RemoveLogStream, ReopenLogStream, Seal and Unseal."""
 
     request: int
     lsid: LogStreamID
