@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
 from tests.daemon.small import TOPIC, Small, cluster, run, until
 from varlog import errors, storagenode
-from varlog.core.messages import AddTopic, CreateStream, Diagnose, Diagnosis, DrainNode, MoveReplica, RemoveNode
+from varlog.core.messages import (
+    AddNode,
+    AddTopic,
+    CreateStream,
+    Diagnose,
+    Diagnosis,
+    DrainNode,
+    MoveReplica,
+    RemoveNode,
+)
 from varlog.manager import server
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
 from varlog.wire import Link
+from varlog.wire.endpoint import parse_address
 
 
 async def goes_on(small: Small, sequence: int) -> float:
@@ -147,6 +158,31 @@ def test_B11_a_node_that_lost_its_disk_gets_a_new_secret_and_everything_else_ane
             assert (await small.append(b"b", sequence=2)).glsn == 2
             (replica,) = (await small.info(3)).replicas
             assert replica.committed_end >= 2
+
+    run(main())
+
+
+def test_B11_a_node_that_lost_its_disk_and_its_place_is_added_again(tmp_path: Path) -> None:
+    """Nobody believes one that cannot prove who it is where it is: a person says so."""
+
+    async def main() -> None:
+        async with cluster(tmp_path) as small:
+            assert (await small.append(b"a")).glsn == 1
+            before = small.nodes[3].address
+            await small.stop_node(3)
+            keeper = socket.create_server(parse_address(before))  # nobody else shall get it
+            shutil.rmtree(small.path / "node-3-0")
+            node = await small.start_node(3)
+            await until(lambda: members(small) == [1, 2])
+            assert (await small.append(b"b", sequence=2)).glsn == 2
+            (known,) = [known for known in (await small.metadata()).nodes if known.snid == 3]
+            assert (known.address, known.generation) == (before, 1)
+            await until(lambda: small.managers[0].answering == [1, 2])
+            assert await small.manage(lambda request: AddNode(request, node.address)) == 3
+            await until(lambda: members(small) == [1, 2, 3])
+            (known,) = [known for known in (await small.metadata()).nodes if known.snid == 3]
+            assert (known.address, known.generation) == (node.address, 2)
+            keeper.close()
 
     run(main())
 

@@ -40,8 +40,9 @@ def _silent(look: Look, snid: StorageNodeID, view: NodeView) -> Finding:
         f"has not answered for {view.silent:.1f} s: {how} at {where}; {_sets(look.sets[snid])}",
         seconds=view.silent,
         doing=look.doing_about(snid),
-        person="see that vsn runs there and what its log says, and start it again; if the machine does not come back: "
-        f"varlog node replace {snid} --by ANOTHER",
+        person="see that vsn runs there and what its log says, and start it again; if it runs elsewhere, with empty "
+        "volumes, say where: varlog node add HOST:PORT; if the machine does not come back: varlog node replace "
+        f"{snid} --by ANOTHER",
     )
 
 
