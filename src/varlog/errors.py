@@ -175,11 +175,16 @@ class NotYet(VarlogError, code=47, retriable=True):
 
 
 class Trimmed(VarlogError, code=48):
-    """The position was trimmed; `first` is where the log now begins."""
+    """The position was trimmed, and no archive has it; what there is goes on at `first`. `begin` is the position that
+    was asked for, 0 if that is not known: what stood from there up to `first` is gone."""
 
-    def __init__(self, first: int) -> None:
-        super().__init__(f"trimmed: the log now begins at {first}")
+    def __init__(self, first: int, begin: int = 0, archive: str = "") -> None:
+        what = f"the log now begins at {first}"
+        if archive:
+            what = f"{begin} to {first - 1} are neither in the log nor in its archive at {archive}; go on at {first}"
+        super().__init__(f"trimmed: {what}")
         self.first = first
+        self.begin = begin
 
 
 class UnknownLogStream(VarlogError, code=49):
@@ -348,6 +353,15 @@ class ArchiveConflict(VarlogError, code=122, retriable=True):
 
 class NotInstalled(VarlogError, code=123):
     """A library that only this part of Varlog needs is not installed; the message says which extra brings it."""
+
+
+class JobFailed(VarlogError, code=124):
+    """Spark could not finish what a job asked of it, as often as it tried. Nothing half done counts: run it again."""
+
+
+class Diverged(VarlogError, code=125):
+    """What a topic holds is not what the archive has that it is restored from; the message says from where on. It is of
+    no use so: remove it, and restore into a topic that nobody else writes to."""
 
 
 # 130-139: Spark
