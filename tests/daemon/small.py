@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -288,16 +289,24 @@ class Small:
         return self.streams()
 
     async def append(self, *entries: bytes, lsid: int = 1, writer: int = 7, sequence: int = 1) -> AppendReply:
-        """Append a batch to a log stream through its primary; wait until it is committed."""
-        stream = next(stream for stream in self.streams() if stream.lsid == lsid)
-        caller = await self.call_node(stream.primary)
+        """Append a batch to a log stream through its primary; wait until it is committed. A primary may be known to run
+        before its record of that is durable: then it is asked again, as a client does."""
         packed = batch.encode(entries, writer_id=writer, sequence=sequence)
-        reply = await caller.ask(
-            AppendReply,
-            lambda request: Append(request, stream.lsid, stream.epoch, Sequence(sequence - 1), LLSN(1), packed),
-        )
-        caller.connection.close()
-        return reply
+        while True:
+            stream = next(stream for stream in self.streams() if stream.lsid == lsid)
+            append = partial(
+                Append,
+                lsid=stream.lsid,
+                epoch=stream.epoch,
+                prev_sequence=Sequence(sequence - 1),
+                horizon=LLSN(1),
+                batch=packed,
+            )
+            caller = await self.call_node(stream.primary)
+            reply = await caller.ask(AppendReply, append)
+            caller.connection.close()
+            if reply.code != errors.Sealed.code:
+                return reply
 
 
 @asynccontextmanager
