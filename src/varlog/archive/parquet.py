@@ -277,6 +277,13 @@ def first_since(place: Place, wanted: Range, timestamp_us: int) -> int | None:
     return None
 
 
+def last_row(place: Place, wanted: Range) -> pa.RecordBatch:
+    """The last row of a file that has rows."""
+    with opened(place, wanted) as file:
+        *_, last = _batches(file, [file.metadata.num_row_groups - 1], MAX_ROWS)
+        return pa.RecordBatch.from_arrays(last.slice(len(last) - 1).columns, schema=ARROW_SCHEMA)
+
+
 def last_time(place: Place, wanted: Range) -> int:
     """The latest time in a file that has rows."""
     with opened(place, wanted) as file:

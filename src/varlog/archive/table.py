@@ -133,6 +133,11 @@ class Archive:
             if held.rows:
                 yield from parquet.read_rows(self._place, held, begin, end, max_rows)
 
+    def last(self) -> pa.RecordBatch | None:
+        """Its last row; None if it has none."""
+        filled = [held for held in self.ranges if held.rows]
+        return parquet.last_row(self._place, filled[-1]) if filled else None
+
     def find_time(self, timestamp_us: int) -> int:
         """The first position of a row whose timestamp is at or after that time; `end` if there is none."""
         filled = [held for held in self.ranges if held.rows]
