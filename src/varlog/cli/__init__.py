@@ -15,7 +15,7 @@ from typing import Final
 from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
-from varlog.cli import manual, manual_cluster
+from varlog.cli import manual, manual_cluster, manual_pipeline
 from varlog.cli.failures import Exit, NotConnected, tell, tell_usage
 from varlog.cli.manual import Page
 from varlog.cli.output import discard_stdout
@@ -78,6 +78,14 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "replace": manual_cluster.NODE_REPLACE,
             "scrub": manual_cluster.NODE_SCRUB,
             "remove": manual_cluster.NODE_REMOVE,
+        },
+    ),
+    "pipeline": (
+        manual_pipeline.PIPELINE,
+        {
+            "archive": manual_pipeline.ARCHIVE,
+            "restore": manual_pipeline.RESTORE,
+            "audit": manual_pipeline.AUDIT,
         },
     ),
     "secret": (manual.SECRET, {"new": manual.SECRET_NEW}),
