@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from varlog.archive import Archive
-from varlog.cli.failures import Exit
+from varlog.cli.failures import Exit, connecting
 from varlog.cli.looking import Seen, caught_up, see
 from varlog.cli.options import Cluster
 from varlog.cli.output import Column, Output, duration_of, size_of
@@ -180,7 +180,8 @@ def _told_of(runs: list[Run]) -> Iterator[Finding]:
 
 def _plan(connection: Connection, archive: str | None, slice_positions: int) -> Plan:
     cid = find(connection.cluster, cid=connection.cid, secret_file=connection.secret_file).cid
-    named = connections.ask(connection, _topic)
+    with connecting():
+        named = connections.ask(connection, _topic)
     uri = archive or named.archive
     opened = Archive.open(uri, check=False) if uri else None  # before the log, which is ahead of it
     seen = connections.run(_survey(connection))

@@ -195,6 +195,8 @@ class _Judging:
             lsid, begin, end = row["log_stream"], row["begin"], row["end"]
             if row["logged"] is not None:
                 disputes.append(Dispute(lsid, begin, end, tuple(row["winners"]), (ARCHIVE,), False))
+            elif self._plan.is_lost(lsid, begin):
+                continue  # the archive has what the log has no more
             elif lsid not in self._plan.streams or begin >= self._plan.end_of(lsid):
                 said = f"{row['rows']} rows of a log stream that has nothing there"
                 self._find(begin, end, lsid, ARCHIVE, Fault.EXTRA, said)

@@ -88,11 +88,17 @@ class Plan:
         """Where what a log stream should have ends."""
         return end_of(self.streams[lsid])  # type: ignore[index]
 
+    def is_lost(self, lsid: int, begin: int) -> bool:
+        """Whether an operator has declared that the log stream lost what it had there."""
+        stream = self.streams.get(lsid)  # type: ignore[call-overload]
+        return stream is not None and stream.lost_begin <= begin < stream.lost_end
+
     def _cut(self) -> list[int]:
         """Where copies begin or end; all of them are cut there."""
         files = self.archive.files if self.archive is not None else ()
         short = {copy.end for copy in self.copies if copy.finding is None and copy.end < self.end_of(copy.lsid)}
-        return sorted({self.begin, self.end, *short, *(at for file in files for at in (file.begin, file.end))})
+        bounds = [(file.begin, file.end) for file in files] + self.lost
+        return sorted({self.begin, self.end, *short, *(at for bound in bounds for at in bound)})
 
     def _slices(self, most: int) -> list[tuple[int, int]]:
         if self.begin >= self.end:

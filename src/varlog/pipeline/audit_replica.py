@@ -129,6 +129,9 @@ class _Reading:
         opened = self._opened(line)
         if opened is None:
             return
+        if count == 1:
+            self._cell(glsn).rows.add_one(glsn, llsn, time, opened[0])
+            return
         payloads = opened.to_arrow()
         for first, last in _by_cell(begin, end):
             taken = payloads.slice(first - glsn, last - first)

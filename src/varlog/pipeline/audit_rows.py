@@ -17,6 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from hashlib import sha256
+from struct import Struct
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +33,7 @@ FAULTS_KEPT: Final = 50
 """Of one slice of one copy; what lies beyond is counted, and the cells tell where it is."""
 
 _BATCH_ROWS: Final = 20_000
+_ROW: Final = Struct("<qqqq")
 
 Numbers = npt.NDArray[np.int64]
 
@@ -97,6 +99,13 @@ class RowDigest:
         self._data.update(data)
         self.rows += len(sizes)
         self.bytes += len(data)
+
+    def add_one(self, glsn: int, llsn: int, time: int, payload: bytes) -> None:
+        """The same of a single entry, in a fraction of the time."""
+        self._numbers.update(_ROW.pack(glsn, llsn, time, len(payload)))
+        self._data.update(payload)
+        self.rows += 1
+        self.bytes += len(payload)
 
     def digest(self) -> bytes:
         return sha256(self._numbers.digest() + self._data.digest()).digest()[:DIGEST_BYTES]

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import varlog
 from varlog import errors, limits
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from varlog import Admin, Log
+    from varlog.client.connecting import Connecting
     from varlog.client.entries import AppendResult
 
 BATCH_ROWS: Final = 1000
@@ -144,7 +146,7 @@ class _Restoring:
                 )
             elif topic.hwm > topic.trim:
                 await _settle(admin, self._name)
-        async with varlog.connect(at.cluster, topic=self._name, cid=at.cid, secret_file=at.secret_file) as log:
+        async with self._log() as log:
             first, tail = await log.first(), await log.tail()
         has = f"topic {self._name!r} has GLSN {first} to {tail}" if tail >= first else f"topic {self._name!r} is empty"
         if not archive.begin <= tail + 1 <= archive.end:
@@ -154,14 +156,19 @@ class _Restoring:
             )
         return first, tail
 
+    def _log(self) -> Connecting[Log]:
+        at = self._connection
+        return varlog.connect(
+            at.cluster, topic=self._name, cid=at.cid, secret_file=at.secret_file, timeout=at.timeout
+        )  # fmt: skip
+
     # Writing
 
     async def _write(self, summary: Summary, show: Show) -> None:
-        at = self._connection
         if summary.resumed_at >= self._archive.end:
             return
         async with (
-            varlog.connect(at.cluster, topic=self._name, cid=at.cid, secret_file=at.secret_file) as log,
+            self._log() as log,
             _Placing(log, summary, APPEND_SECONDS) as placing,
         ):
             async for rows in _ahead(self._archive.scan(summary.resumed_at, self._archive.end)):
@@ -219,7 +226,7 @@ async def _ahead(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBa
 def pieces(glsns: np.ndarray[tuple[int], np.dtype[np.int64]], payloads: pa.BinaryArray) -> Iterator[tuple[int, int]]:
     """Rows that go into one append, as [first, last): at consecutive positions, not too many, not too large."""
     count = len(glsns)
-    sizes = np.concatenate(([0], np.cumsum(pa.compute.binary_length(payloads).to_numpy(zero_copy_only=False))))
+    sizes = np.concatenate(([0], np.cumsum(pc.binary_length(payloads).to_numpy(zero_copy_only=False))))
     ends = [*(np.flatnonzero(np.diff(glsns) != 1) + 1).tolist(), count]
     first = 0
     for end in ends:
