@@ -92,6 +92,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError, Exception):
             loop.run_until_complete(task)
+    loop.run_until_complete(loop.shutdown_default_executor())
     loop.close()
 
 
@@ -150,6 +151,11 @@ class Batches:
     def filled(self) -> int:
         """How many positions were passed over; counted when they are read, which may be some batches ahead."""
         return self._batches.filled
+
+    def whole(self) -> Batches:
+        """The same, with what comes from an archive as it lies there; see `varlog.client.Batches.whole`."""
+        self._batches.whole()
+        return self
 
     def close(self) -> None:
         """Read no more."""
@@ -279,6 +285,11 @@ class Log(_Client):
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""
         return Subscription(Batches(self._log.subscribe(begin, end=end).batches()))
 
+    def find_time(self, timestamp: int, *, timeout: float | None = None) -> int:
+        """The first position whose timestamp is not before that, in microseconds since 1970; else the one after the
+        tail."""
+        return _background.run(lambda: self._log.find_time(timestamp, timeout=timeout))
+
     def tail(self, *, timeout: float | None = None) -> int:
         """The last position that is written; 0 if none is."""
         return _background.run(lambda: self._log.tail(timeout=timeout))
@@ -381,6 +392,14 @@ class Admin(_Client):
     def remove_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic, its log streams and their data."""
         _background.run(lambda: self._admin.remove_topic(name, timeout=timeout))
+
+    def attach_archive(self, topic: str, uri: str, *, timeout: float | None = None) -> TopicInfo:
+        """Let readers of a topic find what was trimmed in the archive at a path or URI."""
+        return _background.run(lambda: self._admin.attach_archive(topic, uri, timeout=timeout))
+
+    def detach_archive(self, topic: str, *, timeout: float | None = None) -> TopicInfo:
+        """Let readers of a topic find nothing of what was trimmed any more."""
+        return _background.run(lambda: self._admin.detach_archive(topic, timeout=timeout))
 
     def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         return _background.run(lambda: self._admin.topics(timeout=timeout))

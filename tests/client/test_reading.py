@@ -13,6 +13,7 @@ import varlog
 from tests.client.rig import pass_time, run, turns, until
 from tests.client.stage import Stage
 from varlog import errors, limits
+from varlog.client.reading import Feed
 from varlog.core.messages import GetTail, Scan, ScanReply
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus
 from varlog.wire import Connection
@@ -158,8 +159,8 @@ def test_a_slow_reader_stops_the_reading(tmp_path: Path) -> None:
             await pass_time(0.3)
             asked = len(node.of(Scan))
             most = limits.CLIENT_READ_AHEAD_BYTES + 2 * (limits.CLIENT_SCAN_BYTES + MIB)
-            feed = subscription.batches()._feed
-            assert feed is not None
+            feed = subscription.batches()._source
+            assert isinstance(feed, Feed)
             assert feed._held <= most
             await pass_time(0.3)
             assert len(node.of(Scan)) == asked, "nothing more is asked for"

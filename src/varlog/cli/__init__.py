@@ -50,6 +50,8 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "add": manual_cluster.TOPIC_ADD,
             "list": manual_cluster.TOPIC_LIST,
             "describe": manual_cluster.TOPIC_DESCRIBE,
+            "attach-archive": manual_cluster.TOPIC_ATTACH_ARCHIVE,
+            "detach-archive": manual_cluster.TOPIC_DETACH_ARCHIVE,
             "remove": manual_cluster.TOPIC_REMOVE,
         },
     ),

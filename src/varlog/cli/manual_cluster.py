@@ -23,6 +23,9 @@ The command returns when the topic takes appends.
     varlog topic add events --streams 4
     varlog topic add scratch --replicas 1
 
+  one whose first entry is to have position 1,001:
+    varlog topic add restored --first 1001
+
 JSON: topic, id.
 """,
 )
@@ -34,7 +37,8 @@ TOPIC_LIST: Final = Page(
     varlog topic list --json | jq -r .name
 
 JSON: an object for each topic: id, name, first, high_watermark, log_streams,
-replication_factor, min_replicas.
+replication_factor, min_replicas, archive (where what was trimmed can be read,
+empty if nowhere).
 """,
 )
 TOPIC_DESCRIBE: Final = Page(
@@ -45,6 +49,35 @@ TOPIC_DESCRIBE: Final = Page(
 
 JSON: as of varlog topic list, with streams: a list of objects as of varlog
 stream list.
+""",
+)
+TOPIC_ATTACH_ARCHIVE: Final = Page(
+    """Let reads go on in an archive where the topic was trimmed.
+
+An archive is what varlog pipeline archive makes: a directory, or a prefix of
+an object store. It must be of this topic, and in a place that every client
+that reads it can reach by the same name. From then on read, tail, subscribe,
+scans and Spark find there what the log no longer has.
+""",
+    """Examples
+
+    varlog topic attach-archive orders /srv/archive/orders
+    varlog topic attach-archive orders s3://bucket/orders
+
+JSON: topic, archive.
+""",
+)
+TOPIC_DETACH_ARCHIVE: Final = Page(
+    """Do without the archive of a topic.
+
+What was trimmed cannot be read through the log any more. The archive itself is
+left as it is.
+""",
+    """Examples
+
+    varlog topic detach-archive orders
+
+JSON: topic, archive (empty).
 """,
 )
 TOPIC_REMOVE: Final = Page(

@@ -24,6 +24,8 @@ class TopicRecord(msgspec.Struct):
     log_streams: int
     replication_factor: int
     min_replicas: int
+    archive: str = ""
+    """Where what was trimmed can be read; empty if nowhere."""
 
 
 TOPIC_COLUMNS: Final = (
@@ -45,7 +47,13 @@ def topic_record(topic: TopicInfo, metadata: Metadata) -> TopicRecord:
         log_streams=sum(stream.tpid == topic.tpid for stream in metadata.streams),
         replication_factor=topic.replication_factor,
         min_replicas=topic.min_replicas,
+        archive=topic.archive,
     )
+
+
+def archive_sentence(topic: TopicRecord) -> str:
+    """Where what was trimmed of it is; nothing if it is nowhere."""
+    return f"topic {topic.name}: what was trimmed is read from the archive at {topic.archive}" if topic.archive else ""
 
 
 def topic_row(topic: TopicRecord) -> tuple[object, ...]:

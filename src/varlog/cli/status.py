@@ -192,6 +192,8 @@ def show(output: Output, state: ClusterState) -> None:
     output.table(_NODE_COLUMNS, map(node_row, state.nodes))
     output.line()
     output.table(records.TOPIC_COLUMNS, map(records.topic_row, state.topics))
+    for sentence in filter(None, map(records.archive_sentence, state.topics)):
+        output.line(sentence)
     output.line()
     output.table(_STREAM_COLUMNS, map(stream_row, state.streams))
     for stream in state.streams:

@@ -1,4 +1,4 @@
-"""`varlog topic`: make, list, describe and remove topics."""
+"""`varlog topic`: make, list, describe and remove topics, and say where their archives are."""
 
 from __future__ import annotations
 
@@ -85,8 +85,42 @@ async def describe_topic(name: Name, /, *, at: Cluster = USUAL_CLUSTER) -> None:
     output = at.output
     output.record({**msgspec.structs.asdict(topic), "streams": streams})
     output.table(records.TOPIC_COLUMNS, [records.topic_row(topic)])
+    if topic.archive:
+        output.line(records.archive_sentence(topic))
     output.line()
     output.table(records.STREAM_COLUMNS, map(records.stream_row, streams))
+
+
+async def attach_archive_topic(
+    name: Name, uri: Annotated[str, Parameter(metavar="URI")], /, *, at: Cluster = USUAL_CLUSTER
+) -> None:
+    """Let reads go on in an archive where the topic was trimmed.
+
+    Parameters
+    ----------
+    name
+        Which one.
+    uri
+        Where the archive is: a path or a URI.
+    """
+    async with at.admin() as admin:
+        topic = await admin.attach_archive(name, uri, timeout=at.patience)
+    at.output.record({"topic": topic.name, "archive": topic.archive})
+    at.output.line(f"what was trimmed of topic {topic.name!r} is read from {topic.archive} from now on")
+
+
+async def detach_archive_topic(name: Name, /, *, at: Cluster = USUAL_CLUSTER) -> None:
+    """Do without the archive of a topic.
+
+    Parameters
+    ----------
+    name
+        Which one.
+    """
+    async with at.admin() as admin:
+        topic = await admin.detach_archive(name, timeout=at.patience)
+    at.output.record({"topic": topic.name, "archive": topic.archive})
+    at.output.line(f"what was trimmed of topic {topic.name!r} cannot be read any more; its archive is left as it is")
 
 
 async def remove_topic(name: Name, /, *, yes: Yes = False, at: Cluster = USUAL_CLUSTER) -> Exit:

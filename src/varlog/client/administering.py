@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from varlog import errors
+from varlog.client.archives import Archives
 from varlog.client.connecting import Connecting, check_timeout, open_session
 from varlog.client.log import DEFAULT_TIMEOUT
 from varlog.client.session import Session
@@ -31,6 +32,7 @@ from varlog.core.messages import (
     AddNode,
     AddStream,
     AddTopic,
+    AttachArchive,
     DeclareLost,
     Diagnose,
     Diagnosis,
@@ -171,6 +173,25 @@ class Admin:
     async def remove_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic, its log streams and their data."""
         await self._manage(lambda request: RemoveTopic(request, name), self._deadline(timeout))
+
+    async def attach_archive(self, topic: str, uri: str, *, timeout: float | None = None) -> TopicInfo:
+        """Let readers of a topic find what was trimmed in the archive at `uri`, a path or a URI that every client
+        understands. Refused with `NoArchive` if there is none, with `WrongIdentity` if it is of another topic."""
+        deadline = self._deadline(timeout)
+        known = next((known for known in (await self._refreshed(deadline)).topics if known.name == topic), None)
+        if known is None:
+            raise errors.UnknownTopic(f"there is no topic {topic!r}")
+        archives = Archives(self._session, known.tpid, topic, self._timeout)
+        return await self._set_archive(topic, await archives.check(uri, deadline), deadline)
+
+    async def detach_archive(self, topic: str, *, timeout: float | None = None) -> TopicInfo:
+        """Let readers of a topic find nothing of what was trimmed any more. The archive itself stays as it is."""
+        return await self._set_archive(topic, "", self._deadline(timeout))
+
+    async def _set_archive(self, topic: str, uri: str, deadline: float) -> TopicInfo:
+        tpid = await self._manage(lambda request: AttachArchive(request, topic, uri), deadline)
+        topics = (await self._refreshed(deadline)).topics
+        return next(known for known in topics if known.tpid == tpid)
 
     async def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
         return list((await self.metadata(timeout=timeout)).topics)

@@ -34,7 +34,8 @@ class Entry(NamedTuple):
 AppendResult = Committed
 """What an append returns: where the batch is, and what the acknowledgement meant."""
 
-_new_entry = partial(tuple.__new__, Entry)
+new_entry = partial(tuple.__new__, Entry)
+"""From a plain tuple."""
 
 
 class EntryBatch:
@@ -94,7 +95,7 @@ class EntryBatch:
         glsns = range(self.glsn, self.glsn + self.count)
         llsns = range(self.llsn, self.llsn + self.count)
         rows = zip(glsns, self.payloads(), llsns, repeat(self.log_stream), repeat(self.time), strict=False)
-        return map(_new_entry, rows)
+        return map(new_entry, rows)
 
     def __repr__(self) -> str:
         return f"<EntryBatch of {self.count} from {self.glsn} on, log stream {self.log_stream}>"

@@ -11,13 +11,16 @@ once or not at all, and everything else goes on undisturbed.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from varlog import batch, errors, limits
+from varlog.client.archives import Archives
 from varlog.client.connecting import Connecting, check_timeout, open_session
 from varlog.client.entries import AppendResult, Entry
+from varlog.client.finding import find_time
 from varlog.client.reading import Batches, Feed, Subscription
 from varlog.client.session import Session
 from varlog.client.writing import Appender, Appends, Pool, checked, fill, prepared
@@ -41,6 +44,7 @@ class Log:
         self._timeout = timeout
         self._time = session.loop.time
         self._appends = Appends(session, topic.tpid, topic.name)
+        self._archives = Archives(session, topic.tpid, topic.name, timeout)
         self._ended: errors.VarlogError | None = None
         self._pool = session.enroll(lambda _: Pool(self._appends), self._abandon)
 
@@ -121,7 +125,8 @@ class Log:
     async def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
         """The entry at a position.
 
-        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left, `Filled` where there is no
+        Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left, unless an archive has it,
+        `Filled` where there is no
         entry, `Lost` where every copy is gone and an operator has said so.
         """
         _check_position(glsn)
@@ -129,11 +134,11 @@ class Log:
         begun = self._time()
         if glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
             raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
-        feed = self._feed(glsn, glsn + 1, reply_bytes=1)
+        batches = self._batches(glsn, glsn + 1, max(0.0, begun + limit - self._time()), reply_bytes=1)
         try:
-            found = await feed.next(max(0.0, begun + limit - self._time()))
+            found = await anext(batches, None)
         finally:
-            feed.close()
+            batches.close()
         if found is None:
             raise errors.Filled(f"position {glsn} was filled: it holds no entry, and readers pass over it")
         return next(iter(found))
@@ -169,14 +174,12 @@ class Log:
         """
         _check_position(begin)
         limit = self._timeout if timeout is None else check_timeout(timeout)
-        if affinity is not None and (not isinstance(affinity, int) or affinity < 0):
-            raise errors.InvalidArgument(f"an affinity is a number from 0 on, not {affinity!r}")
+        _check_affinity(affinity)
 
-        async def open_feed() -> Feed:
-            until = await self.tail(timeout=limit) + 1 if end is None else end
-            return self._feed(begin, max(begin, until), affinity=affinity)
+        async def find_tail() -> int:
+            return await self.tail(timeout=limit) + 1
 
-        return Batches(begin, open_feed, limit)
+        return self._batches(begin, end, limit, affinity=affinity, find_end=find_tail if end is None else None)
 
     def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given.
@@ -185,11 +188,39 @@ class Log:
         subscribe again.
         """
         _check_position(begin)
+        return Subscription(self._batches(begin, end, None))
 
-        async def open_feed() -> Feed:
-            return self._feed(begin, None if end is None else max(begin, end))
+    async def find_time(self, timestamp: int, *, timeout: float | None = None) -> int:
+        """The first position whose timestamp is not before `timestamp`, in microseconds since 1970; the one after the
+        tail if there is none. Every entry from there on is as late or later.
 
-        return Subscription(Batches(begin, open_feed, None))
+        Of what was trimmed only an archive can tell. Without one, the answer is never below `first()`.
+
+        >>> import asyncio, tempfile, varlog
+        >>> async def main() -> None:
+        ...     with tempfile.TemporaryDirectory() as path:
+        ...         async with varlog.embedded(path) as log:
+        ...             for number in range(100):
+        ...                 await log.append(b"%d" % number)
+        ...             noted = await log.read(42)
+        ...             print(await log.find_time(noted.timestamp))
+        >>> asyncio.run(main())
+        42
+        """
+        if not isinstance(timestamp, int):
+            raise errors.InvalidArgument(f"a time is a number of microseconds since 1970, not {timestamp!r}")
+        deadline = self._deadline(timeout)
+        tail = await self._ask_tail(timeout)
+        return await find_time(timestamp, tail, self._time_at, self._archives, deadline)
+
+    async def _time_at(self, glsn: int, deadline: float) -> int:
+        feed = self._feed(glsn, glsn + 1, reply_bytes=1, with_fill=True)
+        try:
+            found = await feed.next(max(0.0, deadline - self._time()))
+        finally:
+            feed.close()
+        assert found is not None, "a feed of one position ends after it"
+        return found.time
 
     async def tail(self, *, timeout: float | None = None) -> int:
         """The last position that is written; the one before `first()` if none is, which is 0 unless the topic was made
@@ -254,18 +285,33 @@ class Log:
         self._ended = error
         self._appends.room.close(error)
         self._appends.abandon(error)
+        self._archives.abandon(error)
 
-    def _feed(
+    def _batches(
         self,
         begin: int,
         end: int | None,
+        timeout: float | None,
         *,
+        find_end: Callable[[], Awaitable[int]] | None = None,
         reply_bytes: int = limits.CLIENT_SCAN_BYTES,
         affinity: int | None = None,
+    ) -> Batches:
+        async def until() -> int | None:
+            found = end if find_end is None else await find_end()
+            return None if found is None else max(begin, found)
+
+        def live(begin: int, end: int | None) -> Feed:
+            return self._feed(begin, end, reply_bytes=reply_bytes, affinity=affinity)
+
+        return Batches(begin, until, live, self._archives, timeout)
+
+    def _feed(
+        self, begin: int, end: int | None, *, reply_bytes: int, affinity: int | None = None, with_fill: bool = False
     ) -> Feed:
         if self._ended is not None:
             raise copy(self._ended)
-        return Feed(self._session, self._tpid, begin, end, reply_bytes, affinity)
+        return Feed(self._session, self._tpid, begin, end, reply_bytes, affinity, with_fill=with_fill)
 
     def _deadline(self, timeout: float | None) -> float:
         return self._time() + (self._timeout if timeout is None else check_timeout(timeout))
@@ -328,3 +374,8 @@ def _find_topic(session: Session, name: str) -> TopicInfo:
 def _check_position(glsn: object) -> None:
     if not isinstance(glsn, int) or not 0 < glsn < 1 << 63:
         raise errors.InvalidArgument(f"a position is a number from 1 on, not {glsn!r}")
+
+
+def _check_affinity(affinity: object) -> None:
+    if affinity is not None and (not isinstance(affinity, int) or affinity < 0):
+        raise errors.InvalidArgument(f"an affinity is a number from 0 on, not {affinity!r}")

@@ -7,6 +7,9 @@ A batch is verified when it is taken, after the next ones have been asked for: t
 verifies. If one is not what its writer made, reading begins again at its position, from another replica.
 
 Positions that were filled hold nothing, and are passed over: they count as read, and nobody is handed them.
+
+`Batches` is what a caller has in hand. It reads from the log as long as that has the next position, and otherwise from
+the archive, if the topic has one (`archives`).
 """
 
 from __future__ import annotations
@@ -16,9 +19,10 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
-from typing import Final
+from typing import Final, Protocol
 
 from varlog import batch, errors, limits
+from varlog.client.archives import Archives
 from varlog.client.entries import Entry, EntryBatch
 from varlog.client.session import Session
 from varlog.core import subscribing
@@ -42,6 +46,8 @@ class Feed:
         end: int | None,
         reply_bytes: int = limits.CLIENT_SCAN_BYTES,
         affinity: int | None = None,
+        *,
+        with_fill: bool = False,
     ) -> None:
         self._session = session
         self._tpid = tpid
@@ -49,6 +55,8 @@ class Feed:
         self._reply_bytes = reply_bytes
         self._affinity = random.randrange(limits.MAX_REPLICAS) if affinity is None else affinity
         self._damaged_at = (0, 0)
+        self._with_fill = with_fill
+        """Also what holds no entry is wanted, for the sake of its position."""
         self.position = GLSN(begin)
         """Everything below was taken or passed over."""
         self.filled = 0
@@ -151,7 +159,7 @@ class Feed:
         if self._held <= limits.CLIENT_READ_AHEAD_BYTES // 2 and not self._ended:
             self._core.resume(self._session.loop.time())
         self.position = GLSN(chunk.glsn + chunk.count)
-        if opened.header.flags & _JUNK:
+        if opened.header.flags & _JUNK and not self._with_fill:
             self.filled += chunk.count
             return None
         return EntryBatch(chunk, opened)
@@ -186,7 +194,7 @@ class Feed:
                     await self._waiting
             except TimeoutError:
                 raise errors.DeadlineExceeded(
-                    f"no replica brought position {self._core.next} within {timeout:g} s; "
+                    f"no replica brought position {self._core.next} within {timeout:.3g} s; "
                     "see `varlog status` for nodes that are down"
                 ) from None
             finally:
@@ -194,55 +202,117 @@ class Feed:
         return found
 
 
+class Source(Protocol):
+    """Where batches come from: the log's replicas, or its archive."""
+
+    position: GLSN
+    filled: int
+
+    def take(self) -> EntryBatch | None: ...
+
+    async def next(self, timeout: float | None) -> EntryBatch | None: ...
+
+    def close(self) -> None: ...
+
+
 class Batches:
     """An async iterator of batches, in GLSN order without a gap; ends at its end position.
 
     Every position from the beginning up to `position` was delivered, but for those that hold no entry: `filled` tells
     how many these are.
+
+    Where the log was trimmed, and has an archive, it goes on there, at the very position; where that ends, in the log
+    again. That is so from the beginning on or in the middle, when a trim overtakes it.
     """
 
-    def __init__(self, begin: int, open_feed: Callable[[], Awaitable[Feed]], timeout: float | None) -> None:
+    def __init__(
+        self,
+        begin: int,
+        find_end: Callable[[], Awaitable[int | None]],
+        live: Callable[[int, int | None], Source],
+        archives: Archives,
+        timeout: float | None,
+    ) -> None:
         self._begin = begin
-        self._open_feed = open_feed
+        self._end: int | None = None
+        self._find_end = find_end
+        self._live = live
+        self._archives = archives
         self._timeout = timeout
-        self._feed: Feed | None = None
+        self._source: Source | None = None
+        self._passed = 0
+        """Positions that earlier sources passed over."""
+        self._whole = False
+        self._closed = False
+
+    def whole(self) -> Batches:
+        """The same, with what comes from an archive as it lies there: many entries of several log streams at a time,
+        the fastest way to their columns. `log_stream`, `llsn` and `time` of such a batch are 0; its rows have them."""
+        self._whole = True
+        return self
 
     @property
     def position(self) -> int:
         """The first position that is not dealt with yet."""
-        return self._begin if self._feed is None else self._feed.position
+        return self._begin if self._source is None else self._source.position
 
     @property
     def filled(self) -> int:
         """How many positions were passed over so far, because they hold no entry."""
-        return 0 if self._feed is None else self._feed.filled
+        return self._passed if self._source is None else self._passed + self._source.filled
 
     def __aiter__(self) -> Batches:
         return self
 
     async def __anext__(self) -> EntryBatch:
-        feed = self._feed
-        if feed is None:
-            feed = self._feed = await self._open_feed()
-        found = feed.take() or await feed.next(self._timeout)
-        if found is None:
+        source = self._source
+        found = source.take() if source is not None else None
+        if found is None and (found := await self._next()) is None:
             raise StopAsyncIteration
         return found
 
     async def several(self) -> list[EntryBatch]:
         """The next batch, waited for, and those behind it that are there already; none at the end."""
         found = [following for following in (await anext(self, None),) if following is not None]
-        while found and self._feed is not None and (following := self._feed.take()) is not None:
+        while found and self._source is not None and (following := self._source.take()) is not None:
             found.append(following)
         return found
+
+    async def _next(self) -> EntryBatch | None:
+        loop = asyncio.get_running_loop()
+        deadline = None if self._timeout is None else loop.time() + self._timeout
+        source = self._source
+        if source is None:
+            self._end = await self._find_end()
+            source = self._go_on_with(self._live(self._begin, self._end))
+        while True:
+            try:
+                found = await source.next(None if deadline is None else max(0.0, deadline - loop.time()))
+            except errors.Trimmed as trimmed:
+                archived = await self._archives.feed(source.position, self._end, trimmed, deadline, whole=self._whole)
+                source = self._go_on_with(archived)
+                continue
+            if found is not None or (self._end is not None and source.position >= self._end):
+                return found
+            source = self._go_on_with(self._live(source.position, self._end))
+
+    def _go_on_with(self, source: Source) -> Source:
+        if self._source is not None:
+            self._passed += self._source.filled
+            self._source.close()
+        self._source = source
+        if self._closed:
+            source.close()
+        return source
 
     async def aclose(self) -> None:
         """Read no more."""
         self.close()
 
     def close(self) -> None:
-        if self._feed is not None:
-            self._feed.close()
+        self._closed = True
+        if self._source is not None:
+            self._source.close()
 
     def __del__(self) -> None:
         self.close()
@@ -251,9 +321,9 @@ class Batches:
 class Subscription:
     """An async iterator of entries, in GLSN order without a gap, that waits for more at the tail.
 
-    It survives restarts and reconfigurations. It ends at its end position if it has one; with `Trimmed` if the log no
-    longer has the next position; with `Lost` if every copy of it is gone; with `Closed` if it or its log is closed.
-    `batches()` gives the same entries as batches, which is faster; use one or the other.
+    It survives restarts and reconfigurations. It ends at its end position if it has one; with `Trimmed` if neither the
+    log nor an archive has the next position; with `Lost` if every copy of it is gone; with `Closed` if it or its log is
+    closed. `batches()` gives the same entries as batches, which is faster; use one or the other.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:
