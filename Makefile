@@ -27,7 +27,7 @@ $(STAMP): pyproject.toml
 	@touch $(STAMP)
 
 .PHONY: demo
-demo: $(STAMP) ## watch a cluster of real processes being killed and coming back
+demo: $(STAMP) ## watch a cluster be killed and come back, and Spark archive and read its log; about a minute
 	@$(RUN) -m varlog demo
 
 .PHONY: test

@@ -29,8 +29,8 @@ from threading import Event
 from time import monotonic
 from typing import Final, NamedTuple
 
-SECONDS: Final = 60.0
-"""For one command."""
+SECONDS: Final = 180.0
+"""For one command; it may have to start Spark, on a machine with much else to do."""
 ANYTHING: Final = "..."
 
 _BLOCK: Final = re.compile(

@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "docs" / "client.md", ROOT / "docs" / "operations.md"]
 
 
+@pytest.mark.timeout(400)
+@pytest.mark.xdist_group("spark")
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_a_page_shows_what_happens(page: Path, tmp_path: Path) -> None:
     shown = page.read_text()

@@ -28,7 +28,7 @@ BATCH: Final = 500
 LOOPBACK: Final = {"0100007F", "0000000000000000FFFF00000100007F"}
 """As the kernel writes 127.0.0.1."""
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("spark")]
 
 
 @pytest.fixture(scope="module")

@@ -343,13 +343,19 @@ JSON: secret_file.
 )
 
 DEMO: Final = Page(
-    """Watch a cluster of real processes append, be killed, and come back.
+    """Watch a cluster of real processes be killed and come back, and Spark read it.
 
 A metadata repository, a manager and three storage nodes are started, writers
 append and readers follow; a storage node is killed with SIGKILL and started
-again, then everything is. In the end it is proven from what the clients saw
-that the log is one order, that nothing was lost and that nothing is there
-twice. It takes about 20 seconds and leaves nothing behind.
+again, then everything is.
+
+Then a job on Spark archives the log as it grows and trims what it has archived,
+and Spark reads archive and live log as one, for a table and two pictures. This
+part is left out where Spark is not installed: pip install 'varlog[spark]'.
+
+In the end it is proven from what the clients saw that the log is one order,
+that nothing was lost and that nothing is there twice. It takes about a minute
+and leaves nothing behind but the pictures.
 
 Exit code 0: the proof holds. 1: it does not.
 """

@@ -1,7 +1,7 @@
 """The clients of the demo: writers that append without pause, readers that follow, and what all of them note.
 
-Every client has a connection of its own and goes on whatever happens to the daemons. An entry names its writer and its
-number, so no two are equal.
+Every client has a connection of its own and goes on whatever happens to the daemons. What is written is in
+`varlog.demo.events`; no two entries are equal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 
 import varlog
 from varlog import errors
+from varlog.demo.events import event
 from varlog.demo.proof import Record, Sent
 
 WINDOW: Final = 32
@@ -30,6 +31,8 @@ class Clients:
         """Entries."""
         self.greatest = 0
         """Position that any writer was told."""
+        self.pause = 0.0
+        """Seconds that a writer waits after each entry."""
         self._cluster = cluster
         self._stopping = False
         self._writing: list[asyncio.Task[None]] = []
@@ -37,7 +40,7 @@ class Clients:
 
     def start(self, *, writers: int, readers: int) -> None:
         for number in range(1, writers + 1):
-            self._writing.append(asyncio.create_task(self._write(f"writer {number}")))
+            self._writing.append(asyncio.create_task(self._write(number)))
         for _ in range(readers):
             self._reading.append(asyncio.create_task(self._read()))
 
@@ -66,16 +69,18 @@ class Clients:
             if isinstance(outcome, Exception):
                 raise outcome
 
-    async def _write(self, name: str) -> None:
-        all_sent = self.record.sent.setdefault(name, [])
+    async def _write(self, writer: int) -> None:
+        all_sent = self.record.sent.setdefault(f"writer {writer}", [])
         async with varlog.connect(self._cluster) as log, log.appender(window=WINDOW, timeout=PATIENCE) as appender:
             for number in count(1):
                 if self._stopping:
                     break
-                sent = Sent(f"{name}: {number}".encode(), self.greatest)
+                sent = Sent(event(writer, number), self.greatest)
                 all_sent.append(sent)
                 future = await appender.append(sent.data)
                 future.add_done_callback(lambda done, sent=sent: self._note(sent, done))  # type: ignore[misc]
+                if self.pause:
+                    await asyncio.sleep(self.pause)
 
     def _note(self, sent: Sent, done: asyncio.Future[varlog.AppendResult]) -> None:
         if done.cancelled():
