@@ -298,6 +298,10 @@ class Log(_Client):
         """The first position that is not trimmed."""
         return _background.run(lambda: self._log.first(timeout=timeout))
 
+    def earliest(self, *, timeout: float | None = None) -> int:
+        """The position from which on everything can be read, in the archive or in the log."""
+        return _background.run(lambda: self._log.earliest(timeout=timeout))
+
     def trim(self, glsn: int, *, timeout: float | None = None) -> int:
         """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now."""
         return _background.run(lambda: self._log.trim(glsn, timeout=timeout))

@@ -27,7 +27,7 @@ def test_a_topic_is_made_listed_described_and_removed(shell: Shell) -> None:
     (listed,) = [record for record in shell.run("topic", "list", "--json").records if record["name"] == "orders"]
     assert_documented(manual_cluster.TOPIC_LIST, listed)
     expected = {"id": made["id"], "name": "orders", "first": 1, "high_watermark": 0, "log_streams": 2}
-    assert listed == expected | {"replication_factor": 2, "min_replicas": 2}
+    assert listed == expected | {"replication_factor": 2, "min_replicas": 2, "archive": ""}
     described = shell.run("topic", "describe", "orders", "--json").record
     assert_documented(manual_cluster.TOPIC_DESCRIBE, described, manual_cluster.TOPIC_LIST)
     assert [stream["status"] for stream in described["streams"]] == ["RUNNING", "RUNNING"]
@@ -39,6 +39,15 @@ def test_a_topic_is_made_listed_described_and_removed(shell: Shell) -> None:
     assert shell.run("topic", "remove", "orders", "--json").record == {"topic": "orders", "removed": True}
     assert shell.run("topic", "describe", "orders", "--json").failure["error"] == "UnknownTopic"
     assert shell.run("topic", "remove", "orders", "--json").failure["error"] == "UnknownTopic"
+
+
+def test_a_topic_may_begin_at_a_later_position(shell: Shell) -> None:
+    assert shell.run("topic", "add", "later", "--first", "1001").code == 0
+    described = shell.run("topic", "describe", "later", "--json").record
+    assert (described["first"], described["high_watermark"]) == (1001, 1000)
+    assert shell.run("append", "--topic", "later", "x", "--json").record["glsn"] == 1001
+    assert shell.run("topic", "remove", "later").code == 0
+    assert shell.run("topic", "add", "wrong", "--first", "0").code == 2
 
 
 def test_a_topic_that_is_made_takes_appends_at_once(shell: Shell, topic: str) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 
+import varlog
 from tests.cli.shell import COMMAND, SECONDS, Shell, ended, line_of
+from tests.client.archiving import archive
 from varlog.cli import manual
 
 
@@ -51,6 +55,33 @@ def test_tail_shows_the_last_entries(shell: Shell, filled: str) -> None:
 
 def test_tail_of_an_empty_topic_is_empty(shell: Shell, topic: str) -> None:
     assert shell.run("tail", "--topic", topic).text == ""
+
+
+def test_P1_what_was_trimmed_is_shown_from_the_archive(shell: Shell, filled: str, tmp_path: Path) -> None:
+    async def archived() -> None:
+        async with varlog.connect(shell.cluster, topic=filled) as log:
+            await archive(log, tmp_path / "archive", 1, 16)
+
+    asyncio.run(archived())
+    place = str(tmp_path / "archive")
+    attached = shell.run("topic", "attach-archive", filled, place, "--json").record
+    assert attached == {"topic": filled, "archive": place}
+    assert shell.run("trim", "12", "--topic", filled).code == 0
+    assert shell.run("read", "3", "--topic", filled).text == "e3\n"
+    everything = "".join(f"{n}  e{n}\n" for n in range(1, 21))
+    assert shell.run("tail", "-n", "100", "--topic", filled).text == everything
+    assert shell.run("tail", "-n", "7", "--topic", filled).text == "".join(f"{n}  e{n}\n" for n in range(14, 21))
+    assert shell.run("subscribe", "--to", "20", "--topic", filled).text == everything
+    assert shell.run("subscribe", "--from", "10", "--to", "14", "--topic", filled).text.startswith("10  e10")
+    assert shell.run("topic", "describe", filled, "--json").record["archive"] == place
+    for shown in (shell.run("topic", "describe", filled), shell.run("status")):
+        assert f"topic {filled}: what was trimmed is read from the archive at {place}" in shown.text
+    assert "cannot be read any more" in shell.run("topic", "detach-archive", filled).text
+    failure = shell.run("read", "3", "--topic", filled, "--json").failure
+    assert (failure["error"], failure["code"]) == ("Trimmed", 48)
+    assert shell.run("subscribe", "--to", "20", "--topic", filled).text.startswith("13  e13")
+    nothing = shell.run("topic", "attach-archive", filled, str(tmp_path / "nothing"), "--json").failure
+    assert nothing["error"] == "NoArchive"
 
 
 def test_tail_follows_until_it_is_interrupted(shell: Shell, filled: str) -> None:

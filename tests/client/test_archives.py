@@ -84,7 +84,7 @@ def test_P1_one_scan_covers_archive_and_log(tmp_path: Path) -> None:
                 else:
                     with pytest.raises(errors.Filled):
                         await log.read(glsn)
-            assert await log.first() == 251, "of the log itself"
+            assert (await log.first(), await log.earliest()) == (251, 1)
 
     run(main())
 
@@ -191,6 +191,7 @@ def test_what_neither_has_is_told_with_the_range(tmp_path: Path) -> None:
             with pytest.raises(errors.Trimmed, match=r"41 to 60 are neither in the log nor in its archive") as late:
                 await anext(scan)
             assert (late.value.begin, late.value.first) == (41, 61)
+            assert await log.earliest() == 61, "from there on nothing is missing"
             with pytest.raises(errors.Trimmed):
                 await log.read(50)
             assert (await log.read(40)).data == b"39"
@@ -376,6 +377,7 @@ def test_without_asyncio(tmp_path: Path) -> None:
                     assert {entry.glsn for batch in blocking.scan().whole() for entry in batch} == set(expected)
                     first = blocking.read(min(expected))
                     assert blocking.find_time(first.timestamp) == first.glsn
+                    assert blocking.earliest() == 1
                 with varlog.sync.admin(tmp_path / "cluster") as admin:
                     assert admin.detach_archive("log").archive == ""
 

@@ -62,7 +62,9 @@ async def tail(
     """
     async with at.log() as log:
         last = await log.tail(timeout=at.patience)
-        begin = max(await log.first(timeout=at.patience), last - number + 1)
+        begin = last - number + 1
+        if begin < await log.first(timeout=at.patience):
+            begin = max(begin, await log.earliest(timeout=at.patience))
         if follow:
             await _while_read(_print(log.subscribe(begin).batches(), form, at, long=long))
         elif begin <= last:
@@ -82,7 +84,7 @@ async def subscribe(
     Parameters
     ----------
     begin
-        The first position; without it, where the log begins.
+        The first position; without it, where the log or its archive begins.
     end
         The last position; without it, it goes on until interrupted.
     long
@@ -91,7 +93,7 @@ async def subscribe(
         How to show them; raw is their bytes, each followed by a newline.
     """
     async with at.log() as log:
-        first = begin or await log.first(timeout=at.patience)
+        first = begin or await log.earliest(timeout=at.patience)
         subscription = log.subscribe(first, end=None if end is None else end + 1)
         await _while_read(_print(subscription.batches(), form, at, long=long))
 

@@ -228,8 +228,17 @@ class Log:
         return (await self._ask_tail(timeout)).hwm
 
     async def first(self, *, timeout: float | None = None) -> int:
-        """The first position that is not trimmed; it is written if it is not beyond the tail."""
+        """The first position that is not trimmed; it is written if it is not beyond the tail. See `earliest` for what
+        an archive has."""
         return (await self._ask_tail(timeout)).trim + 1
+
+    async def earliest(self, *, timeout: float | None = None) -> int:
+        """The position from which on everything can be read: `first()`, or where the topic's archive begins if that
+        reaches up to the log."""
+        deadline = self._deadline(timeout)
+        first = await self.first(timeout=timeout)
+        archive = await self._archives.attached(first - 1, deadline) if first > 1 else None
+        return archive.begin if archive is not None and archive.begin < first <= archive.end else first
 
     async def _ask_tail(self, timeout: float | None) -> Tail:
         answer = await self._session.asking.ask(lambda request: GetTail(request, self._tpid), self._deadline(timeout))
