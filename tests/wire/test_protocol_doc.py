@@ -167,7 +167,7 @@ def test_the_client_shown_works() -> None:
         server = await Server.start("127.0.0.1:0", identity, frozenset({Role.CLIENT}), SECRET, Repository())
         host, port = parse_address(server.address)
         answer = await asyncio.to_thread(ask, host, port, CLUSTER, KEY)
-        assert answer == [1, 9, [], [], [], "manager:9093"]
+        assert answer == [1, 9, [], [], [], "manager:9093", 0]
         with pytest.raises(AssertionError, match="does not know the secret"):
             await asyncio.to_thread(ask, host, port, CLUSTER, bytes(32))
         with pytest.raises(ConnectionError, match="refused with code 102: the dialer is of cluster 8"):
