@@ -225,10 +225,8 @@ def test_P1_two_archivers_at_once(spark: SparkSession, topic: Topic, payloads: l
 # Archives of something else
 
 
-def test_archives_of_others_are_refused(
-    spark: SparkSession, topic: Topic, payloads: list[bytes], tmp_path: Path
-) -> None:
-    assert payloads
+@pytest.mark.usefixtures("payloads")
+def test_archives_of_others_are_refused(topic: Topic, tmp_path: Path) -> None:
     with topic.log() as log:
         tpid = log.topic.tpid
     for name, cid, known, number in (
