@@ -358,7 +358,9 @@ def _members_are_ready_when_sealing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sealing_replica_is_a_source(patch: pytest.MonkeyPatch) -> None:
-    """M9: a replica that is not complete itself is copied from, and who has copied all it had is taken for complete."""
+    """M9: a replica that is not complete itself is copied from, and who has copied all it had is taken for complete. A
+    set of such replicas runs and takes appends, but the next cut begins behind their ends, and they refuse it (B10): no
+    entry is acknowledged in the place of another, and it is `liveness` that finds out."""
 
     def on_fetch(self: Syncing, executor: LogStreamExecutor, address: str, message: FetchLog) -> None:
         self.fetches.append(FetchPlan(address, message, executor))

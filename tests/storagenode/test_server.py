@@ -27,6 +27,7 @@ from varlog.core.messages import (
     Info,
     Message,
     RemoveLogStream,
+    ReopenLogStream,
     ReplicaReply,
     ReplicateAck,
     Report,
@@ -257,11 +258,12 @@ def test_reads_go_on_where_the_disk_is_full_and_appends_say_why(tmp_path: Path) 
             await until(lambda: not next(iter(node.replicas)).executor.healthy)
             (replica,) = (await small.info(1)).replicas
             assert (replica.healthy, replica.fault) == (False, errors.DiskFull.code)
+            manager = await small.call_node(1, Role.MANAGER)
+            refused = await manager.ask(ReplicaReply, lambda request: ReopenLogStream(request, LSID))
+            assert refused.code in (errors.DiskFull.code, errors.Busy.code), "who has just tried is not tried again"
             assert (await client.ask(ScanReply, scan)).code == 0
             assert (await small.append(b"z", sequence=2)).code == errors.DiskFull.code
             marker.unlink()
-            await small.stop_node(1)
-            await small.start_node(1)
             await small.running(beyond=2)
             assert (await small.append(b"z", sequence=2)).code == 0
 

@@ -45,7 +45,7 @@ from varlog.storage.copying import base_of
 from varlog.storage.format import LogBase
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.storage.logfiles import publish
+from varlog.storage.logfiles import make_room, publish
 from varlog.storagenode.identity import IDENTITY_NAME, Secrets
 from varlog.types import (
     LLSN,
@@ -363,6 +363,11 @@ class StorageNodeHost:
             self._reply(source, message.request, lsid, errors.Busy.code)
             return
         self._reopened[lsid] = now
+        try:
+            make_room(self.disk, self._replica_path(lsid), self._options.segment_bytes)
+        except OSError:
+            self._reply(source, message.request, lsid, executor.info().fault)
+            return
         self._close(lsid, lambda: self._open_anew(lsid, lambda: self._reply(source, message.request, lsid, 0)))
 
     def _open_anew(self, lsid: LogStreamID, then: Callable[[], None]) -> None:

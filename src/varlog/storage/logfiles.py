@@ -27,6 +27,7 @@ TRIM_NAME = "lwm"
 CONDEMNED_NAME = "condemned"
 """Says that damage was found; a replica that has it is corrupt until it is repaired, whatever a later open looks at."""
 UNFINISHED = ".tmp"
+_ROOM_NAME = "room"
 
 
 def publish(fs: FileSystem, directory: str, name: str, data: bytes, allocate: int = 0) -> File:
@@ -45,6 +46,22 @@ def publish(fs: FileSystem, directory: str, name: str, data: bytes, allocate: in
         file.close()
         raise
     return file
+
+
+def make_room(fs: FileSystem, directory: str, size: int) -> None:
+    """Raise unless a file of that size can be made and be durable. Nothing is left of it, or what is left of any file
+    that was only begun."""
+    path = f"{directory}/{_ROOM_NAME}{UNFINISHED}"
+    if fs.exists(path):
+        fs.unlink(path)
+    file = fs.create(path)
+    try:
+        file.allocate(size)
+        file.pwritev([bytes(1)], 0)
+        file.fdatasync()
+    finally:
+        file.close()
+        fs.unlink(path)
 
 
 class LogFiles:

@@ -5,8 +5,9 @@ go of; then its files are deleted in a thread, because each segment takes some m
 replicas must not wait for that. Who asked is answered when all is gone. A replica that starts anew is removed the same
 way and then made on its base, unless somebody wants it removed meanwhile.
 
-A replica that has failed to write is closed in the same way and opened again from its files. If the disk does not let
-that be, it is tried again: the files are there, so nothing else may be made in their place.
+A replica that has failed to write is closed in the same way and opened again from its files, once its disk takes a new
+file. If it cannot be opened all the same, it is tried again: the files are there, so nothing else may be made in their
+place.
 """
 
 from __future__ import annotations
@@ -121,6 +122,12 @@ class Hosting:
             damaged = errors.Corrupt(f"the replica of log stream {lsid} is damaged; it has to be copied anew")
             self._refuse(source, request, lsid, damaged)
         else:
+            self._reopened[lsid] = now
+            try:
+                self._replicas.check_room(lsid)
+            except errors.VarlogError as error:  # it could not be opened either; as it is, it can be read
+                self._refuse(source, request, lsid, error)
+                return
             self._leaving[lsid] = [(source, request)]
             self._closed[lsid] = None
             self._leave(lsid)

@@ -23,7 +23,7 @@ from varlog.storage.files import FileSystem
 from varlog.storage.format import LogBase
 from varlog.storage.identity import identify
 from varlog.storage.log import LogStreamStorage
-from varlog.storage.logfiles import LOCK_NAME, UNFINISHED, publish
+from varlog.storage.logfiles import LOCK_NAME, UNFINISHED, make_room, publish
 from varlog.storage.options import StorageOptions
 from varlog.storagenode.volumes import Volumes
 from varlog.types import MAX_ID, LogStreamID, LogStreamIdentity, TopicID
@@ -131,6 +131,12 @@ class Replicas:
         replica = self._replicas[identity.lsid] = self._by_storage[storage] = Replica(volume, storage, executor)
         self._served(executor)
         return replica
+
+    def check_room(self, lsid: LogStreamID) -> None:
+        """Raise unless the disk of a replica takes what opening it may need, a segment."""
+        path = self._volumes.replica_path(self._replicas[lsid].volume, lsid)
+        with typed_errors(path):
+            make_room(self._fs, path, self._options.segment_bytes)
 
     def reopen(self, lsid: LogStreamID, tpid: TopicID, volume: str) -> Replica:
         """Open a replica that was closed, as at the start of the node."""

@@ -170,9 +170,9 @@ class Scrubbing:
         for at, replica in enumerate(random.sample(replicas, len(replicas))):
             self._left = len(replicas) - at
             is_there = self._replicas.get(replica.executor.lsid) is replica
-            if is_there and replica.executor.healthy and not self._is_stopping:
-                if await self._read(replica.storage) is not None:
-                    self._damaged.append(replica.executor.lsid)
+            is_due = is_there and replica.executor.healthy and not self._is_stopping
+            if is_due and await self._read(replica.storage) is not None:
+                self._damaged.append(replica.executor.lsid)
         self._left = None
         self._wanted.clear()
         if not self._is_stopping:
