@@ -68,7 +68,11 @@ def fingerprint_of(record: Record) -> Fingerprint:
 
 def analyse(cluster: Path, *, archived_end: int, tail: int) -> Analysis:
     """Start Spark, ask it, stop it; what it says and writes stays in the directory of the cluster."""
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.local.dir": str(cluster)}
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.local.dir": str(cluster),
+        "spark.sql.warehouse.dir": str(cluster / "warehouse"),
+    }
     spark = session("varlog demo", log_file=cluster / "spark.log", **conf)
     try:
         _events(spark, cluster).cache().createOrReplaceTempView("events")
