@@ -18,6 +18,9 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+SPARK_SECONDS = 240
+"""For a test with Spark; the first one has to wait for its start."""
+
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=5000)
 settings.load_profile("repeatable")
@@ -28,6 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
             item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
 
 
 @pytest.fixture(scope="session")

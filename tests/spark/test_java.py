@@ -76,6 +76,7 @@ spark.stop()
 """
 
 
+@pytest.mark.timeout(300)
 def test_P1_without_java_the_one_that_came_along_runs_spark(topic: Topic, tmp_path: Path) -> None:
     """A path with everything that this machine has, except Java."""
     topic.write_numbers(1000)
@@ -92,7 +93,7 @@ def test_P1_without_java_the_one_that_came_along_runs_spark(topic: Topic, tmp_pa
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=280,
         check=False,
     )
     log = (tmp_path / "spark.log").read_text() if (tmp_path / "spark.log").exists() else ""

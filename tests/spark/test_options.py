@@ -6,7 +6,7 @@ import pytest
 
 from varlog.errors import BadOption
 from varlog.spark.columns import COLUMNS
-from varlog.spark.options import OPTIONS, Connection, Start, columns_of, parse
+from varlog.spark.options import OPTIONS, Connection, Start, parse
 
 
 def test_without_options_a_batch_is_everything_and_a_stream_is_what_comes() -> None:
@@ -69,8 +69,8 @@ def test_a_time_is_milliseconds_as_for_kafka_or_as_people_write_it(value: str, m
 
 
 def test_metadata_can_be_left_out() -> None:
-    assert columns_of({"includeMetadata": "false"}) == ("payload",)
-    assert columns_of({"includeMetadata": "true"}) == COLUMNS
+    assert parse({"includeMetadata": "false"}, streaming=True).columns == ("payload",)
+    assert parse({"includeMetadata": "true"}, streaming=True).columns == COLUMNS
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_an_unknown_name_is_refused_and_a_near_one_proposed() -> None:
         parse({"startingOffset": "5"}, streaming=False)
     assert all(name in str(raised.value) for name in OPTIONS)
     with pytest.raises(BadOption, match=r"no option subscribe \(its value is 'log'\)"):
-        columns_of({"subscribe": "log"})
+        parse({"subscribe": "log"}, streaming=True)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])
@@ -145,3 +145,9 @@ def test_options_that_contradict_each_other_are_refused(given: dict[str, str]) -
     with pytest.raises(BadOption) as raised:
         parse(given, streaming=False)
     assert all(name in str(raised.value) for name in given)
+
+
+def test_before_it_is_known_what_kind_of_query_it_is_values_are_checked_and_kinds_are_not() -> None:
+    assert parse({"maxOffsetsPerTrigger": "5", "endingOffsets": "7"}, streaming=None).max_offsets == 5
+    with pytest.raises(BadOption, match="maxOffsetsPerTrigger = '0'"):
+        parse({"maxOffsetsPerTrigger": "0"}, streaming=None)

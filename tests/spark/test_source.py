@@ -184,7 +184,9 @@ def test_conditions_on_position_and_time_limit_what_is_read(spark: SparkSession,
     assert glsns(frame.where("glsn IN (7, 3)")) == [3, 7]
     assert frame.where("glsn = 500").rdd.getNumPartitions() == 1
     assert glsns(frame.where("glsn > 2000")) == []
-    assert glsns(frame.where("timestamp > timestamp'2999-01-01'")) == []
+    never = frame.where("timestamp > timestamp'2999-01-01'")
+    assert glsns(never) == []
+    assert never.rdd.getNumPartitions() == 1
     with topic.log() as log:
         at = log.read(950).timestamp
         expected = [entry.glsn for batch in log.scan() for entry in batch if entry.timestamp >= at]

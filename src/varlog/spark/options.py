@@ -93,10 +93,11 @@ class Options(NamedTuple):
     pushdown: bool
 
 
-def parse(given: Mapping[str, str], *, streaming: bool) -> Options:
-    """What options mean for a batch or a streaming query."""
+def parse(given: Mapping[str, str], *, streaming: bool | None) -> Options:
+    """What options mean for a batch or a streaming query; with None, for either of them, as far as can be told."""
     _check_names(given)
-    _check_kind(given, streaming=streaming)
+    if streaming is not None:
+        _check_kind(given, streaming=streaming)
     reading = _Reading(given)
     return Options(
         connection=_connection(reading),
@@ -111,12 +112,6 @@ def parse(given: Mapping[str, str], *, streaming: bool) -> Options:
         fail_on_data_loss=reading.flag("failOnDataLoss", default=True),
         pushdown=reading.flag("pushdown", default=False),
     )
-
-
-def columns_of(given: Mapping[str, str]) -> tuple[str, ...]:
-    """Which columns a query has."""
-    _check_names(given)
-    return _columns(_Reading(given))
 
 
 def check_schema(names: Sequence[str], columns: Sequence[str]) -> None:

@@ -47,10 +47,12 @@ class Extent(NamedTuple):
     end: int
     archived: tuple[int, ...] = ()
     """Where its files begin, and where the last one ends."""
+    archived_mean: float = 0.0
+    """How large an entry is there, on average."""
 
     @property
     def earliest(self) -> int:
-        return min(self.first, *self.archived[:1], self.first)
+        return min(self.first, self.archived[0]) if self.archived else self.first
 
     def missing(self, begin: int, end: int) -> list[tuple[int, int]]:
         """What of [begin, end) is neither in the log nor in the archive."""
@@ -62,18 +64,16 @@ class Extent(NamedTuple):
 
 
 async def extent_of(log: varlog.Log) -> Extent:
-    """What there is now."""
-    await log.refresh()
-    uri = log.topic.archive
-    archived: tuple[int, ...] = ()
-    if uri:
-        from varlog.archive import Archive  # noqa: PLC0415  # it needs a library of its own
-
-        archive = await asyncio.to_thread(Archive.open, uri)
-        archived = (*(file.begin for file in archive.ranges), archive.end)
-    # The live log is looked at after the archive: what was trimmed in between is in neither, and a task will see it.
+    """What there is now. The archive is looked at last: it may have grown since, and the log been trimmed behind it."""
     end = await log.tail() + 1
-    return Extent(await log.first(), end, archived)
+    first = await log.first()
+    if not log.topic.archive:
+        return Extent(first, end)
+    from varlog.archive import Archive  # noqa: PLC0415  # it needs a library of its own
+
+    archive = await asyncio.to_thread(Archive.open, log.topic.archive)
+    mean = sum(file.bytes for file in archive.ranges) / max(1, sum(file.rows for file in archive.ranges))
+    return Extent(first, end, (*(file.begin for file in archive.ranges), archive.end), mean)
 
 
 def check_log_streams(log: varlog.Log, options: Options) -> None:
@@ -124,11 +124,11 @@ async def partitions_of(log: varlog.Log, extent: Extent, begin: int, end: int, o
             raise loss
         _log.warning("passing over a loss: %s", loss)
         pieces = [part for piece in pieces for part in _without(piece, low, high)]
-    most = options.max_records or limits.SPARK_PARTITION_ROWS
-    sampled = [(max(low, extent.first), high) for low, high in pieces if high > extent.first]
-    if sampled and not options.max_records:
-        mean = await mean_bytes(log, *max(sampled, key=lambda piece: piece[1] - piece[0]))
-        most = min(most, max(1, int(limits.SPARK_PARTITION_BYTES / mean)))
+    most = options.max_records
+    if not most:
+        live = [(max(low, extent.first), high) for low, high in pieces if high > extent.first]
+        mean = max([1.0, extent.archived_mean, *[await mean_bytes(log, *piece) for piece in live]])
+        most = min(limits.SPARK_PARTITION_ROWS, max(1, int(limits.SPARK_PARTITION_BYTES / mean)))
     return split(pieces, most, options.min_partitions, extent.archived)
 
 

@@ -47,8 +47,9 @@ class VarlogDataSource(DataSource):
 
     def schema(self) -> str:
         from varlog.spark.columns import spark_schema  # noqa: PLC0415
+        from varlog.spark.options import parse  # noqa: PLC0415
 
-        return spark_schema(self._wanted_columns())
+        return spark_schema(parse(self.options, streaming=None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = self._parsed(schema, streaming=False)
@@ -58,11 +59,6 @@ class VarlogDataSource(DataSource):
         from varlog.spark.streaming import StreamReader  # noqa: PLC0415
 
         return StreamReader(self._parsed(schema, streaming=True))
-
-    def _wanted_columns(self) -> tuple[str, ...]:
-        from varlog.spark.options import columns_of  # noqa: PLC0415
-
-        return columns_of(self.options)
 
     def _parsed(self, schema: StructType, *, streaming: bool) -> Options:
         from varlog.spark.connections import pin  # noqa: PLC0415
@@ -141,7 +137,7 @@ class PushingReader(Reader):
             match condition:
                 case EqualTo((column,), value):
                     self._conditions += [(column, ">=", value), (column, "<=", value)]
-                case In((column,), values) if values:
+                case In((column,), values) if values and None not in values:
                     self._conditions += [(column, ">=", min(values)), (column, "<=", max(values))]
                 case GreaterThan((column,), value) | GreaterThanOrEqual((column,), value):
                     self._conditions.append((column, ">=", value))
@@ -157,7 +153,7 @@ class PushingReader(Reader):
                 low, high = value, value + 1
             elif column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
                 microseconds = max(0, round(value.timestamp() * 1_000_000))
-                low, high = await log.find_time(microseconds - 1), await log.find_time(microseconds + 2)
+                low, high = await log.find_time(max(0, microseconds - 1)), await log.find_time(microseconds + 2)
             else:
                 continue
             if side == ">=":
