@@ -32,7 +32,7 @@ demo: $(STAMP) ## watch a cluster be killed and come back, and Spark archive and
 
 .PHONY: test
 test: lint typecheck ## lint, check types, run every test, and 300 simulated clusters
-	$(RUN) -m pytest -n $(JOBS)
+	$(RUN) -m pytest -n $(JOBS) --dist loadgroup
 	$(RUN) -m varlog sim --seeds 300 --jobs $(JOBS) --require-coverage
 
 .PHONY: lint
