@@ -144,10 +144,18 @@ def archive(
     output: Output | None = None,
     steps: Steps | None = None,
 ) -> Summary:
-    """Do it; see the module's text. `start` gives the Spark session when there is something to do for it."""
-    archiver = Archiver(pin(connection), wanted, start, output or Output(json=True), steps or Steps())
+    """Do it; see the module's text. `start` gives the Spark session when there is something to do for it. Nothing is
+    printed unless to `output`."""
+    archiver = Archiver(pin(connection), wanted, start, output or _Silence(json=True), steps or Steps())
     archiver.run()
     return archiver.summary
+
+
+class _Silence(Output):
+    """For callers who take the summary."""
+
+    def write(self, data: bytes) -> None:
+        """Nobody reads it."""
 
 
 class Archiver:
