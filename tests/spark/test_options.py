@@ -117,8 +117,10 @@ def test_an_unknown_name_is_refused_and_a_near_one_proposed() -> None:
     with pytest.raises(BadOption, match=r"no option startingOffset .*did you mean startingOffsets\?") as raised:
         parse({"startingOffset": "5"}, streaming=False)
     assert all(name in str(raised.value) for name in OPTIONS)
-    with pytest.raises(BadOption, match=r"no option subscribe \(its value is 'log'\)"):
+    with pytest.raises(BadOption, match=r"no option subscribe \(its value is 'log'\); did you mean topic\?"):
         parse({"subscribe": "log"}, streaming=True)
+    with pytest.raises(BadOption, match=r"no option xyz \(its value is '1'\); there are cluster, "):
+        parse({"xyz": "1"}, streaming=True)
 
 
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])

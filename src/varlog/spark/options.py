@@ -124,12 +124,21 @@ def check_schema(names: Sequence[str], columns: Sequence[str]) -> None:
 
 
 _KNOWN: Final = {name.lower(): name for name in OPTIONS}
+_CALLED_OTHERWISE: Final = {
+    "kafka.bootstrap.servers": "cluster",
+    "path": "cluster",
+    "subscribe": "topic",
+    "assign": "logStreams",
+    "kafkaconsumer.polltimeoutms": "pollTimeoutMs",
+}
+"""What people try who know Kafka's source, or those of files."""
 
 
 def _check_names(given: Mapping[str, str]) -> None:
     for name, value in given.items():
         if name.lower() not in _KNOWN:
-            close = difflib.get_close_matches(name.lower(), _KNOWN, n=1)
+            other = _CALLED_OTHERWISE.get(name.lower())
+            close = [other.lower()] if other else difflib.get_close_matches(name.lower(), _KNOWN, n=1)
             hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
             raise BadOption(f"there is no option {name} (its value is {value!r}); {hint}there are {', '.join(OPTIONS)}")
 
