@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,13 @@ def test_a_bad_query_is_told_in_one_line(shell: Shell, query: str, complaint: st
 def test_a_topic_that_is_not_there(shell: Shell) -> None:
     assert shell.run("sql", "--topic", "nowhere", "select * from log").err.startswith("varlog: UnknownTopic: ")
     assert shell.run("sql", "--csv", "--json", "select 1").failure["error"] == "InvalidArgument"
+
+
+def test_without_spark_it_says_what_to_install(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    code, _, err = shell.run("sql", "select 1")
+    assert code == 1
+    assert "pip install 'varlog[spark]'" in err
 
 
 def test_a_cluster_that_is_not_there(dev: Dev, bare: Shell) -> None:

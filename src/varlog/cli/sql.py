@@ -72,7 +72,8 @@ def sql(
     """
     if csv and at.json:
         raise InvalidArgument("--csv and --json exclude each other")
-    asked = (query if query is not None else sys.stdin.read()).strip().rstrip(";")
+    given = query if query is not None else "" if sys.stdin.isatty() else sys.stdin.read()
+    asked = given.strip().rstrip(";")
     if not asked:
         raise InvalidArgument("there is no query; for example: varlog sql 'select count(*) from log'")
     topics = asyncio.run(_topics(at))
@@ -111,12 +112,10 @@ def _views(query: str, topics: Iterable[str], chosen: str) -> dict[str, str]:
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
     """A session for one query; one that somebody else has made is used, and stays."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # takes a while to import
-
-    from varlog.spark import session  # noqa: PLC0415
+    from varlog.spark import session  # noqa: PLC0415  # takes a while to import
 
     logging.getLogger("SQLQueryContextLogger").disabled = True  # it prints errors that are told here in one line
-    there_is_one = SparkSession.getActiveSession() is not None
+    there_is_one = _there_is_one()
     with tempfile.TemporaryDirectory(prefix="varlog-sql-") as directory, _telling("Spark is at work"):
         spark = session(
             "varlog sql",
@@ -128,6 +127,14 @@ def _spark() -> Iterator[SparkSession]:
         finally:
             if not there_is_one:
                 spark.stop()
+
+
+def _there_is_one() -> bool:
+    if sys.modules.get("pyspark") is None:
+        return False
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    return SparkSession.getActiveSession() is not None
 
 
 @contextmanager
