@@ -182,15 +182,19 @@ def test_M8_a_replica_that_failed_to_write_is_opened_anew_and_has_what_it_had(tm
             client.connection.send(append(ONE, b"y"))
             while (await small.info(1)).replicas[0].healthy:
                 pass
-            disk.fails_to_open = True
             refused = await manager.ask(ReplicaReply, reopen)
+            assert refused.code not in (0, errors.Busy.code)
+            assert (await small.info(1)).replicas, "while its disk takes nothing it can at least be read"
+            disk.fails_to_sync, disk.fails_to_open = False, True
+            while (refused := await manager.ask(ReplicaReply, reopen)).code == errors.Busy.code:
+                pass
             assert refused.code != 0
             removal = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, failed_only=True))
             added = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, ONE))
             again = await manager.ask(ReplicaReply, reopen)
             assert {removal.code, added.code, again.code} == {errors.Busy.code}, "its files are there"
 
-            disk.fails_to_sync = disk.fails_to_open = False
+            disk.fails_to_open = False
             while not (replicas := (await small.info(1)).replicas):
                 pass
             assert (replicas[0].healthy, replicas[0].state) == (True, ReplicaState.SEALING)

@@ -37,8 +37,6 @@ MEGABYTE: Final = 1_000_000
 HURRIED_RATE: Final = 200.0 * MEGABYTE
 HURRIED_CPU_SHARE: Final = 0.25
 """While somebody waits for the pass."""
-LOOK_AGAIN: Final = 0.5
-"""So long at most it takes to notice that."""
 STRIDE_BYTES: Final = 128 * 1024
 """What is read between two pauses: so little that the event loop waits for no more than some milliseconds of it."""
 
@@ -55,17 +53,21 @@ class Pace:
     def __init__(self, bytes_per_second: float) -> None:
         self._rate = bytes_per_second
         self._cpu_share = CPU_SHARE
-        self._interrupted = threading.Event()
+        self._is_interrupted = False
+        self._woken = threading.Event()
+        """By who interrupts, or is in a hurry."""
         self._read = 0
         self._wall = self._cpu = -1.0
         self.bytes = 0
 
     def interrupt(self) -> None:
-        self._interrupted.set()
+        self._is_interrupted = True
+        self._woken.set()
 
     def hurry(self) -> None:
         self._rate = max(self._rate, HURRIED_RATE)
         self._cpu_share = HURRIED_CPU_SHARE
+        self._woken.set()
 
     def __call__(self, size: int) -> None:
         """So many bytes were read: wait until that is no more than may be."""
@@ -73,18 +75,15 @@ class Pace:
         self.bytes += size
         if self._read < STRIDE_BYTES and self._wall >= 0:
             return
-        while self._wall >= 0 and (owed := self._owed()) > 0:
-            if self._interrupted.wait(min(owed, LOOK_AGAIN)):
-                break
-        if self._interrupted.is_set():
+        if self._wall >= 0:
+            spent = time.monotonic() - self._wall
+            owed = max(self._read / self._rate, (time.thread_time() - self._cpu) / self._cpu_share) - spent
+            self._woken.wait(max(0.0, owed))
+        self._woken.clear()
+        if self._is_interrupted:
             raise _Interrupted
         self._read = 0
         self._wall, self._cpu = time.monotonic(), time.thread_time()
-
-    def _owed(self) -> float:
-        """How much longer what was read should have taken."""
-        spent = time.monotonic() - self._wall
-        return max(self._read / self._rate, (time.thread_time() - self._cpu) / self._cpu_share) - spent
 
 
 class Scrubbing:
