@@ -22,8 +22,9 @@ from varlog.cli.failures import Exit
 from varlog.cli.output import Output
 from varlog.core.verifying import Verdict
 from varlog.errors import NoArchive, WrongIdentity
-from varlog.pipeline.audit import AuditResult, audit, run
+from varlog.pipeline.audit import audit, run
 from varlog.pipeline.audit_findings import ARCHIVE, Fault
+from varlog.pipeline.audit_result import AuditResult
 from varlog.pipeline.audit_rows import CELL
 from varlog.processes import LocalCluster
 from varlog.spark.connections import connections

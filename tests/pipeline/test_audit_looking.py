@@ -5,10 +5,11 @@ from __future__ import annotations
 from hashlib import sha256
 
 import pytest
+from msgspec.structs import replace
 
 from varlog.pipeline.audit_findings import Fault, spans_of
-from varlog.pipeline.audit_judging import Dispute
-from varlog.pipeline.audit_looking import Row, Rows, compare, looks_at, runs_of
+from varlog.pipeline.audit_judging import Run, joined
+from varlog.pipeline.audit_looking import Row, Rows, compare, looks_at
 
 
 def row(glsn: int, payload: bytes, llsn: int = 0, time: int = 7) -> Row:
@@ -58,10 +59,14 @@ def test_the_same_entries_in_other_batches_are_found_too() -> None:
 
 
 def test_neighbours_in_which_the_same_copies_differ_are_one() -> None:
-    cells = [Dispute(1, begin, begin + 10, (1, 3), (2,), False) for begin in (10, 20, 30, 50)]
-    cells.append(cells[0]._replace(log_stream=2))
-    runs = runs_of(reversed(cells))
-    assert [(run.cells[0].log_stream, run.begin, run.end) for run in runs] == [(1, 10, 40), (1, 50, 60), (2, 10, 20)]
+    cells = [Run(1, (2,), (1, 3), False, begin, begin + 10, 1, begin + 10, begin) for begin in (10, 20, 30, 50)]
+    cells.append(replace(cells[0], log_stream=2))
+    runs = joined(reversed(cells))
+    assert [(run.log_stream, run.begin, run.end, run.cells) for run in runs] == [
+        (1, 10, 40, 3),
+        (1, 50, 60, 1),
+        (2, 10, 20, 1),
+    ]
     assert [(look.log_stream, look.begin) for look in looks_at(runs, None)] == [(1, 10), (2, 10), (1, 30), (1, 50)]
 
 

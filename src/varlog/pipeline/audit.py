@@ -5,9 +5,10 @@ every replica and of the archive itself, in parallel, as tasks of Spark, and pro
 exactly once; LLSNs have no hole; replicas are equal; the chain of commits is whole; the archive equals the log.
 
 How it goes: look at the cluster and plan (`audit_plan`); read everything (`audit_tasks`, `audit_replica`,
-`audit_archive`), which leaves a few digests per thousand entries (`audit_rows`); compare these (`audit_judging`); look
-closer where they differ (`audit_looking`); tell (`report`). Nothing but what is wrong, and some totals, comes to the
-driver. It changes nothing, and may be run at any time.
+`audit_archive`), which leaves a few digests per thousand entries (`audit_rows`); compare these, slice by slice
+(`audit_judging`); put together what was said of the slices (`audit_result`); look closer where copies differ
+(`audit_looking`); tell (`report`). Nothing but what is wrong, and some totals for each slice, comes to the driver. It
+changes nothing, and may be run at any time.
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from varlog.archive import Archive
 from varlog.cli.failures import Exit, connecting
@@ -28,14 +26,15 @@ from varlog.cli.looking import Seen, caught_up, see
 from varlog.cli.options import Cluster
 from varlog.cli.output import Column, Output, duration_of, size_of
 from varlog.client.cluster import find
-from varlog.core.verifying import Role, Verdict
+from varlog.core.verifying import Verdict
 from varlog.errors import JobFailed, UnknownTopic, WrongIdentity
-from varlog.pipeline.audit_findings import ARCHIVE, SHOWN, Fault, Finding
-from varlog.pipeline.audit_judging import Bucket, Judgement, judge
-from varlog.pipeline.audit_looking import Run, looks_at, runs_of
+from varlog.pipeline.audit_findings import ARCHIVE
+from varlog.pipeline.audit_judging import Rules
+from varlog.pipeline.audit_looking import looks_at
 from varlog.pipeline.audit_plan import DataFile, Manifest, Plan
+from varlog.pipeline.audit_result import AuditResult, Gathered, Pictured, Row, finding_of
 from varlog.pipeline.audit_rows import SLICE
-from varlog.pipeline.audit_tasks import look_at_all, read_all
+from varlog.pipeline.audit_tasks import judge_all, look_at_all
 from varlog.pipeline.progress import shown, tasks_told
 from varlog.pipeline.report import proofs, write
 from varlog.spark.connections import connections, pin
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
     from varlog import Log
     from varlog.core.messages import TopicInfo
 
-POSITIONS_PER_SHUFFLE: Final = 5_000_000
-"""Every position may be a span of its own: so many are compared by one task."""
+SLICES_PER_TASK: Final = 20
+"""That are judged one after another."""
 LONGEST_LIST: Final = 20
 
 _CODES: Final = {
@@ -56,54 +55,6 @@ _CODES: Final = {
     Verdict.INCOMPLETE: Exit.INCOMPLETE,
     Verdict.INCONSISTENT: Exit.NOT_WELL,
 }
-
-
-class CopyResult(msgspec.Struct):
-    """One replica of one log stream, or what the archive has of it."""
-
-    copy: int
-    """The node; 0 is the archive."""
-    role: str
-    log_stream: int
-    first: int
-    last: int
-    rows: int
-    bytes: int
-    commits: int
-    differing: int
-    """Cells that are not what the log has there."""
-    remark: str
-
-
-class AuditResult(msgspec.Struct):
-    """What an audit found."""
-
-    topic: str
-    verdict: Verdict
-    first: int
-    """The first position of the log,"""
-    last: int
-    """and the last; of the archive the same, 0 if there is none."""
-    archive: str
-    archive_first: int
-    archive_last: int
-    entries: int
-    """Read, all copies together."""
-    bytes: int
-    seconds: float
-    findings: list[Finding]
-    more_findings: int
-    """Beyond those that are listed."""
-    copies: list[CopyResult]
-    tasks: int
-
-
-class Pictured(msgspec.Struct):
-    """What is drawn in the report."""
-
-    buckets: list[Bucket]
-    bucket_positions: int
-    times: list[tuple[int, int]]
 
 
 def audit(
@@ -122,57 +73,28 @@ def audit(
     from pyspark.errors import PySparkException  # noqa: PLC0415  # it is here, or there would be no session
 
     try:
-        judgement = _judgement(spark, pinned, plan, output or Output(json=True))
-        runs = runs_of(judgement.disputes)
-        looks = looks_at(runs, plan.archive)
-        looked = look_at_all(spark, pinned, looks).collect() if looks else []
+        gathered = Gathered(plan, _judged(spark, pinned, plan, output or Output(json=True)))
+        looks = looks_at(gathered.runs, plan.archive)
+        looked = [finding_of(row) for row in look_at_all(spark, pinned, looks).collect()] if looks else []
     except PySparkException as error:
         raise JobFailed(f"Spark could not finish the audit: {str(error).strip().splitlines()[-1]}") from error
-    findings = {
-        *plan.findings,
-        *judgement.findings,
-        *(Finding(r["begin"], r["end"], r["log_stream"], r["copy"], Fault(r["fault"]), r["detail"]) for r in looked),
-        *_told_of(runs),
-    }
-    result = _result(plan, judgement, sorted(findings), time.monotonic() - began)
-    return result, Pictured(judgement.buckets, judgement.bucket_positions, judgement.times)
+    return gathered.result(looked, time.monotonic() - began), gathered.pictured()
 
 
-def _judgement(spark: SparkSession, connection: Connection, plan: Plan, output: Output) -> Judgement:
-    """Read everything, and compare."""
-    with _shuffles_of(spark, plan):
-        found = read_all(spark, connection, plan.parts).persist()
-        try:
-            with (
-                shown(output, f"reading {plan.topic.name!r}", len(plan.parts)) as show,
-                tasks_told(spark, lambda done: show(done, f"{len(plan.parts)} parts")),
-            ):
-                found.count()
-            return judge(found, plan)
-        finally:
-            found.unpersist()
-
-
-@contextmanager
-def _shuffles_of(spark: SparkSession, plan: Plan) -> Iterator[None]:
-    """Digests are few: as many partitions as cores are enough to compare them, and more only cost time."""
+def _judged(spark: SparkSession, connection: Connection, plan: Plan, output: Output) -> list[Row]:
+    """Read everything, and compare; what is said of it."""
     name = "spark.sql.shuffle.partitions"
     before = spark.conf.get(name)
-    most = spark.sparkContext.defaultParallelism + (plan.end - plan.begin) // POSITIONS_PER_SHUFFLE
-    spark.conf.set(name, str(most))
+    # Digests are few: a partition for each core is enough to compare them, until there are many slices.
+    spark.conf.set(name, str(spark.sparkContext.defaultParallelism + len(plan.slices) // SLICES_PER_TASK))
     try:
-        yield
+        with (
+            shown(output, f"reading {plan.topic.name!r}", len(plan.parts)) as show,
+            tasks_told(spark, lambda done: show(min(done, len(plan.parts)), f"{len(plan.parts)} parts")),
+        ):
+            return judge_all(spark, connection, plan.parts, Rules.of(plan)).collect()
     finally:
         spark.conf.set(name, str(before))
-
-
-def _told_of(runs: list[Run]) -> Iterator[Finding]:
-    """Of neighbouring cells only the ends are looked at."""
-    for run in runs:
-        if len(run.cells) > 2:
-            said = f"{len(run.cells)} cells one after another differ; the first and the last of them were looked into"
-            for copy in run.cells[0].losers:
-                yield Finding(run.begin, run.end, run.cells[0].log_stream, copy, Fault.DIFFERS, said)
 
 
 # The cluster and its archive
@@ -216,63 +138,6 @@ async def _survey(connection: Connection) -> Seen:
             later = await see(at, admin)  # a busy node may take its time, and nothing is known of it otherwise
             seen = seen._replace(infos=seen.infos | later.infos, silent=later.silent)
         return seen
-
-
-# The result
-
-
-def _result(plan: Plan, judgement: Judgement, findings: list[Finding], seconds: float) -> AuditResult:
-    copies = _copies(plan, judgement)
-    archive = plan.archive
-    return AuditResult(
-        topic=plan.topic.name,
-        verdict=_verdict(plan, findings),
-        first=judgement.first,
-        last=plan.end - 1,
-        archive=archive.uri if archive is not None else "",
-        archive_first=archive.begin if archive is not None else 0,
-        archive_last=archive.end - 1 if archive is not None else 0,
-        entries=sum(copy.rows for copy in copies),
-        bytes=sum(copy.bytes for copy in copies),
-        seconds=round(seconds, 3),
-        findings=findings[:SHOWN],
-        more_findings=max(0, len(findings) - SHOWN),
-        copies=copies,
-        tasks=len(plan.parts),
-    )
-
-
-def _verdict(plan: Plan, findings: list[Finding]) -> Verdict:
-    outside = {(copy.snid, copy.lsid) for copy in plan.copies if copy.role is Role.OUTSIDE}
-    unread = [finding for finding in findings if finding.fault is Fault.UNREAD]
-    if len(unread) < len(findings):
-        return Verdict.INCONSISTENT
-    if any((finding.copy, finding.log_stream) not in outside for finding in unread):
-        return Verdict.INCOMPLETE
-    return Verdict.CONSISTENT
-
-
-def _copies(plan: Plan, judgement: Judgement) -> list[CopyResult]:
-    totals = {(total.copy, total.log_stream): total for total in judgement.totals}
-    planned = {(int(copy.snid), int(copy.lsid)): copy for copy in plan.copies}
-    results = []
-    for snid, lsid in sorted({*planned, *totals}):
-        total, copy = totals.get((snid, lsid)), planned.get((snid, lsid))
-        results.append(
-            CopyResult(
-                copy=snid,
-                role="archive" if snid == ARCHIVE else (copy.role.value if copy is not None else ""),
-                log_stream=lsid,
-                first=total.begin if total is not None else 0,
-                last=total.end - 1 if total is not None else 0,
-                rows=total.rows if total is not None else 0,
-                bytes=total.bytes if total is not None else 0,
-                commits=total.commits if total is not None else 0,
-                differing=judgement.differing.get((snid, lsid), 0),
-                remark=copy.detail if copy is not None else "",
-            )
-        )
-    return results
 
 
 # From the command line

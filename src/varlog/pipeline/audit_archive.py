@@ -11,6 +11,7 @@ replicas still have these positions they tell; below the trim point nobody can a
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -40,6 +41,8 @@ class ArchiveFile(NamedTuple):
     size: int
     cuts: tuple[int, ...]
     """Where cells are cut besides, as everywhere else."""
+    slices: tuple[int, ...]
+    """Where the slices begin that have to do with it."""
     log_streams: tuple[int, ...]
     """Those that the topic has; there may have been others."""
 
@@ -162,11 +165,11 @@ class _Reading:
         part = self._part
         lsids = sorted({*part.log_streams, *self._last_llsns})
         for begin, end in pairwise([*self._begins.tolist(), part.end]):
+            at = bisect_right(part.slices, begin) - 1
             for lsid in lsids:
                 cell = self._cells.get((begin, lsid)) or RowDigest()
-                self.notes.add(
-                    Kind.CELL, lsid, begin, end, rows=cell.rows, bytes=cell.bytes, content=cell.digest(), raw=b""
-                )
+                more = {"slice": part.slices[at] if at >= 0 else part.begin, "rows": cell.rows, "bytes": cell.bytes}
+                self.notes.add(Kind.CELL, lsid, begin, end, content=cell.digest(), **more)
         for lsid in lsids:
             mine = [cell for (_, other), cell in self._cells.items() if other == lsid]
             self.notes.add(

@@ -1,6 +1,6 @@
 """A closer look at a cell in which copies differ: entry by entry, to say what is wrong and exactly where.
 
-Most cells are never looked at this way. Of those that differ, neighbours in which the same copies differ are one *run*,
+Most cells are never looked at this way. Of those that differ, neighbours in which the same copies differ are one run,
 and the first and the last cell of a run are looked at: what happened shows at its ends. A look reads some thousand
 positions from every copy concerned and compares each of the losers with one of the winners.
 """
@@ -19,7 +19,7 @@ from varlog.client.replicas import scan_replica
 from varlog.client.session import Session
 from varlog.pipeline.audit_archive import open_file, rows_of
 from varlog.pipeline.audit_findings import ARCHIVE, Fault, Finding, spans_of
-from varlog.pipeline.audit_judging import Dispute
+from varlog.pipeline.audit_judging import Run
 from varlog.pipeline.audit_plan import Manifest
 from varlog.pipeline.audit_replica import SECONDS
 
@@ -43,20 +43,6 @@ class Look(NamedTuple):
     """Those of the archive that have to do with these positions."""
 
 
-class Run(NamedTuple):
-    """Neighbouring cells in which the same copies differ."""
-
-    cells: tuple[Dispute, ...]
-
-    @property
-    def begin(self) -> int:
-        return self.cells[0].begin
-
-    @property
-    def end(self) -> int:
-        return self.cells[-1].end
-
-
 class Row(NamedTuple):
     """One entry of one copy."""
 
@@ -76,29 +62,15 @@ class Rows(NamedTuple):
     """Of a replica: everything else that is stored of a batch."""
 
 
-def runs_of(disputes: Iterable[Dispute]) -> list[Run]:
-    """Neighbours put together."""
-    runs: list[list[Dispute]] = []
-    for dispute in sorted(disputes, key=lambda dispute: (dispute.log_stream, dispute.losers, dispute.begin)):
-        before = runs[-1][-1] if runs else None
-        if before is not None and before._replace(begin=before.end, end=0) == dispute._replace(end=0):
-            runs[-1].append(dispute)
-        else:
-            runs.append([dispute])
-    return [Run(tuple(run)) for run in runs]
-
-
 def looks_at(runs: Sequence[Run], archive: Manifest | None) -> list[Look]:
     """The cells to look at."""
+    uri, files = (archive.uri, archive.files) if archive is not None else ("", ())
     looks = []
     for run in runs:
-        for cell in {run.cells[0], run.cells[-1]}:
-            files = () if archive is None else archive.files
-            of_cell = tuple(file.path for file in files if file.begin < cell.end and file.end > cell.begin)
-            uri = archive.uri if archive is not None else ""
-            losers, winner = cell.losers, cell.winners[0]
-            looks.append(Look(cell.log_stream, cell.begin, cell.end, winner, losers, cell.undecided, uri, of_cell))
-    return sorted(looks, key=lambda look: look.begin)[:LOOKS]
+        for begin, end in {(run.begin, run.first_end), (run.last_begin, run.end)}:
+            of_cell = tuple(file.path for file in files if file.begin < end and file.end > begin)
+            looks.append(Look(run.log_stream, begin, end, run.winners[0], run.losers, run.undecided, uri, of_cell))
+    return sorted(looks, key=lambda look: (look.begin, look.log_stream))[:LOOKS]
 
 
 async def look(session: Session, at: Look) -> list[Finding]:
@@ -198,7 +170,7 @@ def compare(reference: Rows, copy: Rows, begin: int, end: int) -> list[tuple[Fau
     if not found:
         others = sorted({int(str(line[0])) for line in {*reference.batches} ^ {*copy.batches}})
         first, last = (others[0], others[-1] + 1) if others else (begin, end)
-        what = "the same entries are stored in other batches, or of other epochs, commits or writers"
+        what = "a batch that begins here is not as elsewhere: its bounds, epoch, commit or writer, or its later entries"
         found.append((Fault.DIFFERS, max(first, begin), min(last, end), what))
     return found
 
@@ -227,12 +199,12 @@ def _contents(
     home = {row.digest: row.glsn for row in right.values() if known[row.digest] == 1}
     from_where = {glsn: home[held[glsn].digest] for glsn in changed if held[glsn].digest in home}
     swapped = {glsn: other for glsn, other in from_where.items() if from_where.get(other) == glsn}
-    for shift, spans in _shifts({glsn: other - glsn for glsn, other in swapped.items() if glsn < other}).items():
+    for shift, spans in _moved({glsn: other - glsn for glsn, other in swapped.items() if glsn < other}).items():
         for begin, end in spans:
             what = f"{_named(begin, end)} and {_named(begin + shift, end + shift)} stand in each other's places"
             yield Fault.SWAPPED, begin, end + shift, what
     again = {glsn: other - glsn for glsn, other in from_where.items() if glsn not in swapped}
-    for shift, spans in _shifts(again).items():
+    for shift, spans in _moved(again).items():
         for begin, end in spans:
             yield Fault.DUPLICATED, begin, end, f"it holds what belongs to {_named(begin + shift, end + shift)}"
     for begin, end in spans_of(glsn for glsn in changed if glsn not in from_where):
@@ -251,11 +223,23 @@ def _difference(right: Row, held: Row) -> str:
 
 
 def _shifts(shifts: dict[int, int]) -> dict[int, list[tuple[int, int]]]:
-    """Positions by how far something is shifted there, without those where it is not."""
+    """Spans of entries that follow each other, by how far something is shifted there, without those where it is not."""
+    ordered = sorted(shifts)
+    by_shift: dict[int, list[int]] = {}
+    for place, glsn in enumerate(ordered):
+        if shifts[glsn]:
+            by_shift.setdefault(shifts[glsn], []).append(place)
+    return {
+        shift: [(ordered[first], ordered[last - 1] + 1) for first, last in spans_of(places)]
+        for shift, places in by_shift.items()
+    }
+
+
+def _moved(shifts: dict[int, int]) -> dict[int, list[tuple[int, int]]]:
+    """Spans of positions that follow each other, by how far away what they hold belongs."""
     by_shift: dict[int, list[int]] = {}
     for glsn, shift in sorted(shifts.items()):
-        if shift:
-            by_shift.setdefault(shift, []).append(glsn)
+        by_shift.setdefault(shift, []).append(glsn)
     return {shift: spans_of(glsns) for shift, glsns in by_shift.items()}
 
 

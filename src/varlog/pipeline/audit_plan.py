@@ -88,11 +88,6 @@ class Plan:
         """Where what a log stream should have ends."""
         return end_of(self.streams[lsid])  # type: ignore[index]
 
-    def is_lost(self, lsid: int, begin: int) -> bool:
-        """Whether an operator has declared that the log stream lost what it had there."""
-        stream = self.streams.get(lsid)  # type: ignore[call-overload]
-        return stream is not None and stream.lost_begin <= begin < stream.lost_end
-
     def _cut(self) -> list[int]:
         """Where copies begin or end; all of them are cut there."""
         files = self.archive.files if self.archive is not None else ()
@@ -119,7 +114,8 @@ class Plan:
             lsids = tuple(sorted(self.streams))
             for file in self.archive.files:
                 cuts = tuple(cut for cut in self._cuts if file.begin < cut < file.end)
-                parts.append(ArchiveFile(self.archive.uri, *file, cuts, lsids))
+                slices = tuple(begin for begin, end in self.slices if begin < file.end and end > file.begin)
+                parts.append(ArchiveFile(self.archive.uri, *file, cuts, slices, lsids))
         return parts
 
     # What is known already

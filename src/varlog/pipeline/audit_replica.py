@@ -93,7 +93,7 @@ class _Reading:
                 for line in lines:
                     self._add(line)
             self.covered = self._end
-            await self._chain(Admin(session, SECONDS))
+            self._tell_slice(await self._judge_chain(Admin(session, SECONDS)))
         self.notes.spans(part.lsid, self._spans)
         for begin, end in pairwise([*cells_of(part.begin, part.end), part.end]):
             self._tell_cell(begin, end)
@@ -183,48 +183,78 @@ class _Reading:
 
     # Commits
 
-    async def _chain(self, admin: Admin) -> None:
-        """The commits of the slice, as the node tells of them; they must be those of what was read."""
-        part, at, last = self._part, self._begin, self._end
-        chain, spans = sha256(), Spans()
-        first_version = prev_hwm = version = hwm = commits = 0
-        while at < last:
-            told = await admin.fingerprint(part.snid, part.lsid, at, last)
-            if told.trim >= at:
+    async def _judge_chain(self, admin: Admin) -> _Chain | None:
+        """The commits of the slice; None if they could not be followed, which is a finding."""
+        chain = _Chain()
+        try:
+            await self._walk(admin, chain)
+        except errors.Trimmed:
+            raise
+        except errors.VarlogError as error:
+            broken = error.code == errors.ConsistencyViolation.code
+            fault = Fault.CHAIN if broken else Fault.DAMAGED if error.code in _BROKEN else Fault.UNREAD
+            self._fault(fault, chain.at or self._begin, self._end, f"its commits: {type(error).__name__}: {error}")
+            return None
+        if chain.spans != self._spans:
+            said = f"its commits give {chain.spans.positions} positions, its entries have {self._spans.positions}"
+            self._fault(Fault.CHAIN, self._begin, self._end, f"{said}, or others")
+        return chain
+
+    async def _walk(self, admin: Admin, chain: _Chain) -> None:
+        """Follow the commits, as the node tells of them."""
+        part, chain.at = self._part, self._begin
+        while chain.at < self._end:
+            told = await admin.fingerprint(part.snid, part.lsid, chain.at, self._end)
+            if told.trim >= chain.at:
                 raise errors.Trimmed(told.trim + 1)
             if told.batches:
-                if version and told.first_version != version and told.prev_hwm < hwm:
-                    self._fault(Fault.CHAIN, at, told.next_glsn or last, "its commits go back")
-                if not version:
-                    first_version, prev_hwm = told.first_version, told.prev_hwm
-                version, hwm = told.last_version, told.hwm
-            chain.update(told.chain)
-            commits += told.commits
+                if chain.last_version and told.first_version != chain.last_version and told.prev_hwm < chain.hwm:
+                    self._fault(Fault.CHAIN, chain.at, told.next_glsn or self._end, "its commits go back")
+                if not chain.last_version:
+                    chain.first_version, chain.prev_hwm = told.first_version, told.prev_hwm
+                chain.last_version, chain.hwm = told.last_version, told.hwm
+            chain.digest.update(told.chain)
+            chain.commits += told.commits
             for begin, end in told.spans:
-                spans.add(begin, end)
-            at = told.next_glsn or last
-        if spans != self._spans:
-            said = f"its commits give {spans.positions} positions, its entries have {self._spans.positions}"
-            self._fault(Fault.CHAIN, self._begin, last, f"{said}, or others")
+                chain.spans.add(begin, end)
+            chain.at = told.next_glsn or self._end
+
+    def _tell_slice(self, chain: _Chain | None) -> None:
+        commits = {}
+        if chain is not None:
+            commits = {
+                "raw": chain.digest.digest()[:DIGEST_BYTES],
+                "first_version": chain.first_version,
+                "prev_hwm": chain.prev_hwm,
+                "last_version": chain.last_version,
+                "hwm": chain.hwm,
+                "commits": chain.commits,
+            }
         self.notes.add(
             Kind.SLICE,
-            part.lsid,
+            self._lsid,
             self._begin,
-            last,
+            self._end,
             rows=sum(cell.rows.rows for cell in self._cells.values()),
             positions=self._spans.positions,
             bytes=sum(cell.rows.bytes for cell in self._cells.values()),
-            raw=chain.digest()[:DIGEST_BYTES],
             llsn_begin=self._llsn_begin,
-            llsn_end=self._llsn_end - max(0, self._glsn_end - last),
-            first_version=first_version,
-            prev_hwm=prev_hwm,
-            last_version=version,
-            hwm=hwm,
-            commits=commits,
+            llsn_end=self._llsn_end - max(0, self._glsn_end - self._end),
             first_time=self._first_time,
             last_time=self._time,
+            **commits,
         )
+
+
+class _Chain:
+    """Commits that follow each other."""
+
+    def __init__(self) -> None:
+        self.at = 0
+        """As far as they were followed."""
+        self.digest = sha256()
+        self.spans = Spans()
+        self.first_version = self.prev_hwm = self.last_version = self.hwm = self.commits = 0
 
 
 def _by_cell(begin: int, end: int) -> Iterator[tuple[int, int]]:

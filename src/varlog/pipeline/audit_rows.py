@@ -8,7 +8,8 @@ which is Spark's work, and never comes to one place as a whole.
 
 `FOUND` is the table that all tasks write to. Its rows are of four kinds: a *cell* with its digests; a *slice* as a
 whole, for what must go on from one slice to the next; a *span* of positions that a replica has, for the density of the
-topic; and a *fault* that could be seen in the copy by itself.
+topic; and a *fault* that could be seen in the copy by itself. Judging a slice adds two: a *run* of cells in which
+copies differ, and a *bucket* of the plots.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow as pa
 from varlog.pipeline.audit_findings import Fault
 
 CELL: Final = 4096
-SLICE: Final = 256 * CELL
+SLICE: Final = 64 * CELL
 DIGEST_BYTES: Final = 16
 FAULTS_KEPT: Final = 50
 """Of one slice of one copy; what lies beyond is counted, and the cells tell where it is."""
@@ -74,6 +75,8 @@ class Kind(StrEnum):
     SLICE = "slice"
     SPAN = "span"
     FAULT = "fault"
+    RUN = "run"
+    BUCKET = "bucket"
 
 
 class RowDigest:

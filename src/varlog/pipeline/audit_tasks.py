@@ -1,4 +1,5 @@
-"""Tasks on executors: each reads a part of what is audited and says what it found, as rows of `FOUND`.
+"""Tasks on executors: each reads a part of what is audited and says what it found, as rows of `FOUND`. Spark brings
+together what is of the same slice, and other tasks judge that.
 
 A task has a connection of its own for as long as it runs. That something cannot be read is a finding, not a failure of
 the task: an audit is there to tell how far everything can be read.
@@ -16,6 +17,7 @@ from varlog.client.session import Session
 from varlog.pipeline import audit_archive, audit_replica
 from varlog.pipeline.audit_archive import ArchiveFile
 from varlog.pipeline.audit_findings import Fault
+from varlog.pipeline.audit_judging import Rules, judge_slice
 from varlog.pipeline.audit_looking import Look, look
 from varlog.pipeline.audit_plan import Part
 from varlog.pipeline.audit_rows import SPARK_SCHEMA, Notes
@@ -33,9 +35,14 @@ _Item = TypeVar("_Item")
 _T = TypeVar("_T")
 
 
-def read_all(spark: SparkSession, connection: Connection, parts: Sequence[Part]) -> DataFrame:
-    """What is found in the parts."""
-    return _spread(spark, parts, lambda part: _read(connection, part))
+def judge_all(spark: SparkSession, connection: Connection, parts: Sequence[Part], rules: Rules) -> DataFrame:
+    """Read the parts; what is to be said of each slice."""
+    found = _spread(spark, parts, lambda part: _read(connection, part))
+
+    def judged(key: tuple[pa.Scalar, ...], table: pa.Table) -> pa.Table:
+        return judge_slice(rules, key[0].as_py(), table)
+
+    return found.groupBy("slice").applyInArrow(judged, SPARK_SCHEMA)
 
 
 def look_at_all(spark: SparkSession, connection: Connection, looks: Sequence[Look]) -> DataFrame:

@@ -19,8 +19,7 @@ from varlog.core.verifying import Verdict
 from varlog.pipeline.audit_findings import ARCHIVE, TOPIC, Fault, Finding
 
 if TYPE_CHECKING:
-    from varlog.pipeline.audit import AuditResult, Pictured
-    from varlog.pipeline.audit_judging import Bucket
+    from varlog.pipeline.audit_result import AuditResult, Bucket, Pictured
 
 GOOD: Final = "#2c7a4b"
 BAD: Final = "#c0392b"
