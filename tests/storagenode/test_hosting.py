@@ -199,6 +199,11 @@ def test_M8_a_replica_that_failed_to_write_is_opened_anew_and_has_what_it_had(tm
                 pass
             assert (replicas[0].healthy, replicas[0].state) == (True, ReplicaState.SEALING)
             assert replicas[0].committed_end >= 2, "what was written again when it was opened may be committed as well"
+            (hosted,) = small.nodes[1].replicas
+            hosted.executor.on_corrupt()
+            while (refused := await manager.ask(ReplicaReply, reopen)).code == errors.Busy.code:
+                pass
+            assert refused.code == errors.Conflict.code, "what is damaged is of no use"
 
     run(main())
 

@@ -119,7 +119,7 @@ class Hosting:
         elif replica.executor.healthy:
             self._agree(source, request, replica)
         elif replica.executor.info().fault == errors.Corrupt.code:
-            damaged = errors.Corrupt(f"the replica of log stream {lsid} is damaged; it has to be copied anew")
+            damaged = errors.Conflict(f"the replica of log stream {lsid} is damaged; it has to be copied anew")
             self._refuse(source, request, lsid, damaged)
         else:
             self._reopened[lsid] = now
