@@ -178,8 +178,7 @@ and is gone afterwards: pip install 'varlog[spark]'.
     varlog sql 'select * from log where timestamp > now() - interval 1 hour'
 
   payloads that are JSON:
-    varlog sql "select glsn, get_json_object(string(payload), '$.user')
-      from orders limit 5"
+    varlog sql "select get_json_object(string(payload), '$.user') from orders"
 
   two topics, into a file:
     varlog sql --csv 'select * from orders join payments using (payload)' > f
