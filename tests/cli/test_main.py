@@ -25,7 +25,7 @@ COMMANDS = [
     *(("stream", verb) for verb in ("seal", "unseal", "sync", "move", "declare-lost")),
     *(("node", verb) for verb in ("drain", "undrain", "replace")),
 ]
-CALL = re.compile(r"\bvarlog ([^|>)#]+)")
+CALL = re.compile(r"""\bvarlog ((?:'[^']*'|"[^"]*"|[^|>)#'"])+)""")
 
 
 def test_it_is_a_program() -> None:
