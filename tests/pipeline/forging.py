@@ -212,8 +212,10 @@ def retime(payload: bytes, by: int) -> Change:
 # What can be wrong with an archive
 
 
-def rewrite(archive: Path, relative: str, change: Callable[[pa.Table], pa.Table]) -> None:
-    """Rows of a data file; its manifest goes along, so that size and number of rows are right."""
+def rewrite(
+    archive: Path, relative: str, change: Callable[[pa.Table], pa.Table], *, counted: bool = True
+) -> None:  # fmt: skip
+    """Rows of a data file; its manifest goes along: its size is right, and if `counted` the number of rows as well."""
     path = archive / relative
     table = pq.read_table(path, partitioning=None)
     changed = change(table)
@@ -222,7 +224,7 @@ def rewrite(archive: Path, relative: str, change: Callable[[pa.Table], pa.Table]
     def corrected(action: dict[str, Any]) -> dict[str, Any] | None:
         add = action.get("add")
         if add is not None and add["path"] == relative:
-            stats = json.loads(add["stats"]) | {"numRecords": len(changed)}
+            stats = json.loads(add["stats"]) | ({"numRecords": len(changed)} if counted else {})
             return {"add": add | {"size": path.stat().st_size, "stats": json.dumps(stats)}}
         return action
 

@@ -148,15 +148,24 @@ def _rotten(archive: Path, made: Archived) -> tuple[Fault, int, int]:
 
 def _duplicated(archive: Path, made: Archived) -> tuple[Fault, int, int]:
     held = made.ranges[2]
-    _change(archive, held, lambda rows: set_rows(rows, [*range(60), *range(40, 60), *range(60, len(rows))]))
+    order = [*range(60), *range(40, 60), *range(60, held.rows)]
+    rewrite(archive, held.path, lambda rows: set_rows(rows, order), counted=False)
     return Fault.DUPLICATED, held.begin + 40, held.begin + 60
 
 
 def _duplicated_below(archive: Path, made: Archived) -> tuple[Fault, int, int]:
     """Where the log is trimmed, and only the file itself can tell."""
     held = made.ranges[0]
-    _change(archive, held, lambda rows: set_rows(rows, [*range(60), 59, *range(60, len(rows))]))
+    order = [*range(60), 59, *range(60, held.rows)]
+    rewrite(archive, held.path, lambda rows: set_rows(rows, order), counted=False)
     return Fault.DUPLICATED, held.begin + 59, held.begin + 60
+
+
+def _impossible(archive: Path, made: Archived) -> tuple[Fault, int, int]:
+    """The manifest says of a file what cannot be."""
+    held = made.ranges[2]
+    _change(archive, held, lambda rows: set_rows(rows, [*range(len(rows)), 0]))
+    return Fault.DAMAGED, 0, 0
 
 
 def _gap_in_manifest(archive: Path, made: Archived) -> tuple[Fault, int, int]:
@@ -198,7 +207,7 @@ def _foreign_rows(archive: Path, made: Archived) -> tuple[Fault, int, int]:
     held = made.ranges[3]
     other = made.ranges[2]
     shutil.copy(archive / other.path, archive / held.path)
-    _change(archive, held, lambda rows: rows)
+    rewrite(archive, held.path, lambda rows: rows, counted=False)
     return Fault.EXTRA, other.begin, other.end
 
 
@@ -210,6 +219,7 @@ PLANTS: dict[str, Plant] = {
     "rotten-file": _rotten,
     "duplicated-range": _duplicated,
     "duplicated-below-the-log": _duplicated_below,
+    "impossible-manifest": _impossible,
     "gap-in-the-manifest": _gap_in_manifest,
     "gap-in-the-files": _gap_in_files,
     "gap-below-the-log": _gap_below_the_log,

@@ -27,7 +27,7 @@ from varlog.cli.options import Cluster
 from varlog.cli.output import Column, Output, duration_of, size_of
 from varlog.client.cluster import find
 from varlog.core.verifying import Verdict
-from varlog.errors import JobFailed, UnknownTopic, WrongIdentity
+from varlog.errors import BrokenArchive, JobFailed, UnknownTopic, WrongIdentity
 from varlog.pipeline.audit_findings import ARCHIVE
 from varlog.pipeline.audit_judging import Rules
 from varlog.pipeline.audit_looking import looks_at
@@ -73,15 +73,16 @@ def audit(
     from pyspark.errors import PySparkException  # noqa: PLC0415  # it is here, or there would be no session
 
     try:
-        gathered = Gathered(plan, _judged(spark, pinned, plan, output or Output(json=True)))
-        looks = looks_at(gathered.runs, plan.archive)
+        rules = Rules.of(plan)
+        gathered = Gathered(plan, _judged(spark, pinned, plan, rules, output or Output(json=True)))
+        looks = looks_at(gathered.runs, plan.archive, rules.ends)
         looked = [finding_of(row) for row in look_at_all(spark, pinned, looks).collect()] if looks else []
     except PySparkException as error:
         raise JobFailed(f"Spark could not finish the audit: {str(error).strip().splitlines()[-1]}") from error
     return gathered.result(looked, time.monotonic() - began), gathered.pictured()
 
 
-def _judged(spark: SparkSession, connection: Connection, plan: Plan, output: Output) -> list[Row]:
+def _judged(spark: SparkSession, connection: Connection, plan: Plan, rules: Rules, output: Output) -> list[Row]:
     """Read everything, and compare; what is said of it."""
     name = "spark.sql.shuffle.partitions"
     before = spark.conf.get(name)
@@ -92,7 +93,7 @@ def _judged(spark: SparkSession, connection: Connection, plan: Plan, output: Out
             shown(output, f"reading {plan.topic.name!r}", len(plan.parts)) as show,
             tasks_told(spark, lambda done: show(min(done, len(plan.parts)), f"{len(plan.parts)} parts")),
         ):
-            return judge_all(spark, connection, plan.parts, Rules.of(plan)).collect()
+            return judge_all(spark, connection, plan.parts, rules).collect()
     finally:
         spark.conf.set(name, str(before))
 
@@ -105,21 +106,30 @@ def _plan(connection: Connection, archive: str | None, slice_positions: int) -> 
     with connecting():
         named = connections.ask(connection, _topic)
     uri = archive or named.archive
-    opened = Archive.open(uri, check=False) if uri else None  # before the log, which is ahead of it
+    opened = _opened(uri) if uri else None  # before the log, which is ahead of it
     seen = connections.run(_survey(connection))
     topic = next((known for known in seen.metadata.topics if known.tpid == named.tpid), None)
     if topic is None:
         raise UnknownTopic(f"topic {named.name!r} was removed")
-    if opened is not None and (opened.cid, opened.tpid) != (cid, topic.tpid):
-        whose = f"topic {opened.topic!r} ({opened.tpid}) of cluster {opened.cid}"
-        raise WrongIdentity(
-            f"{opened.uri} is the archive of {whose}, not of {topic.name!r} ({topic.tpid}) of cluster {cid}"
-        )
     manifest = None
-    if opened is not None:
+    if isinstance(opened, BrokenArchive):
+        manifest = Manifest(uri, (), str(opened))
+    elif opened is not None:
+        if (opened.cid, opened.tpid) != (cid, topic.tpid):
+            whose = f"topic {opened.topic!r} ({opened.tpid}) of cluster {opened.cid}"
+            here = f"{topic.name!r} ({topic.tpid}) of cluster {cid}"
+            raise WrongIdentity(f"{opened.uri} is the archive of {whose}, not of {here}")
         files = tuple(DataFile(r.path, r.begin, r.end, r.rows, r.bytes) for r in opened.ranges)
         manifest = Manifest(opened.uri, files)
     return Plan(seen.metadata, topic, seen.infos, seen.silent, manifest, slice_positions)
+
+
+def _opened(uri: str) -> Archive | BrokenArchive:
+    """The archive, or what is wrong with its manifest; then nothing in it can be audited, but the log can."""
+    try:
+        return Archive.open(uri, check=False)
+    except BrokenArchive as broken:
+        return broken
 
 
 async def _topic(log: Log) -> TopicInfo:

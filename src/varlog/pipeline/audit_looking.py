@@ -8,7 +8,7 @@ positions from every copy concerned and compares each of the losers with one of 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple
 
@@ -35,6 +35,8 @@ class Look(NamedTuple):
     log_stream: int
     begin: int
     end: int
+    known: int
+    """Beyond this the log stream has nothing, and no replica is asked."""
     winner: int
     losers: tuple[int, ...]
     undecided: bool
@@ -62,14 +64,15 @@ class Rows(NamedTuple):
     """Of a replica: everything else that is stored of a batch."""
 
 
-def looks_at(runs: Sequence[Run], archive: Manifest | None) -> list[Look]:
-    """The cells to look at."""
+def looks_at(runs: Sequence[Run], archive: Manifest | None, ends: Mapping[int, int]) -> list[Look]:
+    """The cells to look at. `ends` says where log streams end."""
     uri, files = (archive.uri, archive.files) if archive is not None else ("", ())
     looks = []
     for run in runs:
         for begin, end in {(run.begin, run.first_end), (run.last_begin, run.end)}:
             of_cell = tuple(file.path for file in files if file.begin < end and file.end > begin)
-            looks.append(Look(run.log_stream, begin, end, run.winners[0], run.losers, run.undecided, uri, of_cell))
+            about = run.winners[0], run.losers, run.undecided, uri, of_cell
+            looks.append(Look(run.log_stream, begin, end, min(end, ends[run.log_stream]), *about))
     return sorted(looks, key=lambda look: (look.begin, look.log_stream))[:LOOKS]
 
 
@@ -117,7 +120,7 @@ async def _stored(session: Session, snid: int, at: Look) -> Rows:
     """As a replica has it."""
     gathering = _Gathering()
     batches: list[tuple[object, ...]] = []
-    async for lines in scan_replica(session, snid, at.log_stream, at.begin, at.end, timeout=SECONDS):
+    async for lines in scan_replica(session, snid, at.log_stream, at.begin, at.known, timeout=SECONDS):
         for glsn, llsn, count, epoch, version, time, data in lines:
             batches.append((glsn, llsn, count, epoch, version, time, sha256(data).digest()))
             try:

@@ -40,6 +40,8 @@ class Manifest(NamedTuple):
     uri: str
     files: tuple[DataFile, ...]
     """Ascending."""
+    broken: str = ""
+    """Why nothing can be made of it."""
 
     @property
     def begin(self) -> int:
@@ -148,6 +150,8 @@ class Plan:
     def _judge_manifest(self, archive: Manifest) -> None:
         """Files follow each other, up to where the log goes on at the latest."""
         found = self.findings
+        if archive.broken:
+            found.append(Finding(0, 0, 0, ARCHIVE, Fault.DAMAGED, archive.broken))
         for before, after in pairwise(archive.files):
             if after.begin > before.end:
                 said = f"no file between {before.path} and {after.path}"
