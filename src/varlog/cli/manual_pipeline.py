@@ -74,9 +74,9 @@ AUDIT: Final = Page(
     """Prove a topic whole: read all of every replica and of its archive, and compare.
 
 It proves that every position is there exactly once, that LLSNs have no hole,
-that replicas are equal, that the chain of commits is whole, and that the archive
-equals the log; or it says in which copy, log stream and positions that is not
-so. varlog verify is quicker: it believes the digests that nodes give.
+that replicas are equal, that the chain of commits is whole, and that the
+archive equals the log; or it says in which copy, log stream and positions that
+is not so. varlog verify is quicker: it believes the digests that nodes give.
 
 Appends may go on meanwhile: everything up to the present tail is looked at.
 It changes nothing.
