@@ -70,10 +70,11 @@ async def see(at: Cluster, admin: Admin) -> Seen:
     return Seen(metadata, infos, silent, "" if isinstance(manager, str) else _told(manager))
 
 
-async def caught_up(at: Cluster, admin: Admin) -> Seen:
-    """Look at the cluster; a replica may take a moment to hear of what was just committed."""
+async def caught_up(at: Cluster, admin: Admin, tpid: int | None = None) -> Seen:
+    """Look at the cluster; a replica may take a moment to hear of what was just committed. Only those of one topic are
+    waited for if that is all that matters."""
     first = await see(at, admin)
-    ends = {stream.lsid: stream.last_glsn for stream in first.metadata.streams}
+    ends = {s.lsid: s.last_glsn for s in first.metadata.streams if tpid is None or s.tpid == tpid}
     deadline = time.monotonic() + CATCH_UP_SECONDS
     latest = first
     while _are_behind(latest, ends) and time.monotonic() < deadline:

@@ -107,7 +107,7 @@ def _plan(connection: Connection, archive: str | None, slice_positions: int) -> 
         named = connections.ask(connection, _topic)
     uri = archive or named.archive
     opened = _opened(uri) if uri else None  # before the log, which is ahead of it
-    seen = connections.run(_survey(connection))
+    seen = connections.run(_survey(connection, named.tpid))
     topic = next((known for known in seen.metadata.topics if known.tpid == named.tpid), None)
     if topic is None:
         raise UnknownTopic(f"topic {named.name!r} was removed")
@@ -137,13 +137,13 @@ async def _topic(log: Log) -> TopicInfo:
     return log.topic
 
 
-async def _survey(connection: Connection) -> Seen:
+async def _survey(connection: Connection, tpid: int) -> Seen:
     """The cluster, and what its nodes say."""
     secret = Path(connection.secret_file) if connection.secret_file is not None else None
     at = Cluster(connection.cluster, connection.cid, secret, connection.timeout)
     deadline = time.monotonic() + connection.timeout
     async with at.admin() as admin:
-        seen = await caught_up(at, admin)
+        seen = await caught_up(at, admin, tpid)
         while seen.silent and time.monotonic() < deadline:
             later = await see(at, admin)  # a busy node may take its time, and nothing is known of it otherwise
             seen = seen._replace(infos=seen.infos | later.infos, silent=later.silent)
