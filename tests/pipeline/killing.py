@@ -18,10 +18,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from pyspark.sql import SparkSession
+
 from tests.pipeline.archives import At, check, wanted
 from tests.spark.topics import Topic
 from varlog.archive import Archive
 from varlog.pipeline.archive import Step, archive
+from varlog.spark import session
 from varlog.spark.options import Connection
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -31,7 +34,12 @@ LOOK_SECONDS: Final = 0.001
 
 
 class Kill(Enum):
-    """When: the step, and the how maniest time; two batches are made, the second of them is the interesting one."""
+    """When: at which step, and for the how maniest time it is reached; the second batch has one before and one after
+    it."""
+
+    def __init__(self, step: Step, time: int, _during: str = "") -> None:
+        self.step = step
+        self.time = time
 
     OPENED = (Step.OPENED, 1)
     FIRST_PLANNED = (Step.PLANNED, 1)
@@ -47,10 +55,7 @@ class Kill(Enum):
     @property
     def committed(self) -> int:
         """How many batches have been committed by then."""
-        step, time = self.value[:2]
-        if step is Step.COMMITTED:
-            return time
-        return max(0, time - 1) if step is not Step.OPENED else 0
+        return self.time if self.step is Step.COMMITTED else self.time - 1
 
 
 def kill(cluster: Path, topic: str, uri: Path, when: Kill) -> None:
@@ -94,7 +99,9 @@ def main() -> None:
 
     def start() -> SparkSession:
         spark = session("killed", master="local[2]", log_file=f"{uri}.spark.log")
-        Path(pid_file).write_text(str(spark.sparkContext._gateway.proc.pid))
+        gateway = spark.sparkContext._gateway
+        assert gateway is not None
+        Path(pid_file).write_text(str(gateway.proc.pid))
         return spark
 
     def die() -> None:
@@ -104,7 +111,7 @@ def main() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     asked = wanted(uri, attach=True, trim=True)
-    archive(Connection(cluster, topic), asked, start, steps=At(when.value[0], die, when.value[1]))
+    archive(Connection(cluster, topic), asked, start, steps=At(when.step, die, when.time))
 
 
 def _die_when_written_to(uri: Path) -> None:
@@ -115,8 +122,4 @@ def _die_when_written_to(uri: Path) -> None:
 
 
 if __name__ == "__main__":
-    from pyspark.sql import SparkSession
-
-    from varlog.spark import session
-
     main()

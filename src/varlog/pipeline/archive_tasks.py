@@ -55,7 +55,7 @@ def write_files(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield _outcome(connection, uri, wanted[number], number)
+                yield outcome(connection, uri, wanted[number], number)
 
     from pyspark.errors import PySparkException  # noqa: PLC0415  # it is here, or there would be no session
 
@@ -71,7 +71,8 @@ def write_files(
     return sorted(Range(row["begin"], row["end"], row["path"], row["rows"], row["bytes"]) for row in found)
 
 
-def _outcome(connection: Connection, uri: str, part: Part, number: int) -> pa.RecordBatch:
+def outcome(connection: Connection, uri: str, part: Part, number: int) -> pa.RecordBatch:
+    """What a task comes back with: the file that it has written, or why it has not."""
     try:
         made = write_range(uri, part.begin, part.end, _rows(connection, part, number))
         row = {**made._asdict(), "code": 0, "detail": ""}
