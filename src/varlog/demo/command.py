@@ -296,7 +296,7 @@ class Demo:
     def _tell_archiver(self, told: dict[str, Any]) -> None:
         positions = f"GLSN {told['begin']:,} to {told['end'] - 1:,}"
         files = "1 file" if told["files"] == 1 else f"{told['files']} files"
-        self._say(f"archived: {positions}, {files}, {told['bytes'] / 1e6:.1f} MB; then trimmed", "blue")
+        self._say(f"archived: {positions}, {files}, {told['bytes'] / 1e6:.2f} MB; then trimmed", "blue")
 
     def _panel(self) -> Group:
         states = Text()
