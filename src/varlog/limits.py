@@ -142,6 +142,8 @@ REOPEN_SECONDS: Final = 1.0
 SPARK_BATCH_ROWS: Final = 10_000
 SPARK_BATCH_BYTES: Final = 4 * MIB
 """Of one Arrow batch for Spark: full with either. A batch of the log is not taken apart for it."""
-SPARK_PARTITION_ROWS: Final = 500_000
-SPARK_PARTITION_BYTES: Final = 64 * MIB
-"""About what one task reads, unless a query says otherwise."""
+SPARK_LARGE_BYTES: Final = 512 * KIB
+"""A batch of the log that is as large is one for Spark by itself: its payloads need not be copied."""
+SPARK_PARTITION_ROWS: Final = 2_000_000
+SPARK_PARTITION_BYTES: Final = 128 * MIB
+"""About what one task reads, unless a query says otherwise; of files Spark's tasks read as much."""

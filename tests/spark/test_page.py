@@ -26,7 +26,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
 def directory() -> Iterator[Path]:
     """A running cluster, at a path as short as the one that the page names."""
     with tempfile.TemporaryDirectory(prefix="varlog-data") as path:
-        cluster = small_cluster(Path(path))
+        cluster = small_cluster(Path(path), streams=1)
         asyncio.run(cluster.__aenter__())
         try:
             yield cluster.path

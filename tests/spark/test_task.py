@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from time import monotonic
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +18,14 @@ import pytest
 import varlog.sync
 from tests.spark.topics import Topic, small_cluster
 from varlog import errors, limits
+from varlog.batch import decode, encode
+from varlog.client.entries import EntryBatch
+from varlog.core.merging import Chunk
 from varlog.spark.columns import ARROW_SCHEMA, COLUMNS
 from varlog.spark.connections import connections
 from varlog.spark.options import Connection
-from varlog.spark.task import read_range
+from varlog.spark.task import _Scan, read_range
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Version
 
 
 def table_of(batches: Iterator[pa.RecordBatch]) -> pa.Table:
@@ -169,6 +177,82 @@ def test_P1_a_node_killed_in_the_middle_of_a_read_makes_no_difference(tmp_path: 
     finally:
         connections.close()
         asyncio.run(cluster.stop())
+
+
+def test_a_task_waits_for_a_cluster_that_is_down_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cluster = small_cluster(tmp_path)
+    topic = Topic(cluster.path, "log")
+    asyncio.run(cluster.__aenter__())
+    try:
+        tail = topic.write_numbers(40_000, per_batch=500, size=1000)
+        patient = topic.connection._replace(poll_timeout=0.3, retries=1000, retry_interval=0.05)
+        reading = read_range(patient, 1, tail + 1)
+        glsns = [next(reading).column("glsn").to_numpy()]
+        for node in cluster.nodes:
+            asyncio.run(node.kill())
+        with ThreadPoolExecutor(1) as thread:
+            rest = thread.submit(lambda: [batch.column("glsn").to_numpy() for batch in reading])
+            deadline, pause = monotonic() + 60, Event()
+            while "reading goes on" not in caplog.text:
+                assert monotonic() < deadline
+                assert not rest.done()
+                pause.wait(0.02)
+            for node in cluster.nodes:
+                asyncio.run(node.start())
+            assert np.array_equal(np.concatenate([*glsns, *rest.result(60)]), np.arange(1, tail + 1))
+    finally:
+        connections.close()
+        asyncio.run(cluster.stop())
+
+
+class _Liar:
+    """A scan of [1, 11) that hands over batches which are not what was asked for."""
+
+    def __init__(self, batches: list[EntryBatch], position: int, filled: int) -> None:
+        self._batches = batches
+        self.position = position
+        self.filled = filled
+
+    def scan(self, *_: object, **__: object) -> _Liar:
+        return self
+
+    def whole(self) -> _Liar:
+        return self
+
+    async def several(self) -> list[EntryBatch]:
+        found, self._batches = self._batches, []
+        return found
+
+    async def aclose(self) -> None:
+        """There is nothing to end."""
+
+
+def _batch(glsn: int, count: int) -> EntryBatch:
+    encoded = encode([b"x"] * count)
+    line = (GLSN(glsn), LLSN(glsn), count, Epoch(2), Version(1), 0, encoded)
+    return EntryBatch(Chunk(GLSN(glsn), LogStreamID(1), 0, count, line), decode(encoded))
+
+
+@pytest.mark.parametrize(
+    ("batches", "position", "filled", "said"),
+    [
+        ([(1, 5), (5, 6)], 11, 0, "positions 5 to 10 came where 6 to 10 were due"),
+        ([(6, 5), (1, 5)], 11, 0, "positions 1 to 5 came where 11 to 10 were due"),
+        ([(1, 11)], 12, 0, "positions 1 to 11 came where 1 to 10 were due"),
+        ([(1, 5), (7, 4)], 11, 0, "1 to 10 ended at 11 with 9 entries and 0 positions that hold none"),
+        ([(1, 5)], 6, 0, "1 to 10 ended at 6 with 5 entries and 0"),
+        ([(1, 10)], 11, 1, "1 to 10 ended at 11 with 10 entries and 1"),
+    ],
+)
+def test_P1_a_range_that_is_not_exactly_what_was_asked_for_is_an_error(
+    batches: list[tuple[int, int]], position: int, filled: int, said: str
+) -> None:
+    liar: Any = _Liar([_batch(*batch) for batch in batches], position, filled)
+    scan = _Scan(liar, 1, 11, 0, 1.0)
+    with pytest.raises(errors.ConsistencyViolation, match=said):
+        list(scan.groups())
+    scan.close()
+    connections.close()
 
 
 def test_columns_are_those_of_the_schema() -> None:

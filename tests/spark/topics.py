@@ -14,9 +14,9 @@ from varlog.processes import LocalCluster
 from varlog.spark.options import Connection
 
 
-def small_cluster(path: Path) -> LocalCluster:
+def small_cluster(path: Path, *, streams: int = 2) -> LocalCluster:
     """Three nodes with small files."""
-    cluster = LocalCluster(path, streams=2)
+    cluster = LocalCluster(path, streams=streams)
     for node in cluster.nodes:
         node.options["segment_bytes"] = str(1 << 20)
     return cluster

@@ -58,7 +58,7 @@ class Connections:
         """Have the event loop do it."""
         with self._guard:
             if self._loop is None:
-                self._loop = asyncio.new_event_loop()
+                self._loop = _new_event_loop()
                 self._opening = asyncio.Lock()
                 self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="varlog", daemon=True)
                 self._thread.start()
@@ -180,6 +180,14 @@ class Connections:
         await held.log.close()
 
 
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop  # noqa: PLC0415  # it is not there on every platform
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 connections: Final = Connections()
 atexit.register(connections.close)
 
@@ -217,9 +225,17 @@ def locate(connection: Connection) -> Connection:
 
 def _shipped() -> Path | None:
     """Where a worker has the files that came with the application."""
-    if "pyspark" not in sys.modules:
+    if not is_worker():
         return None
     from pyspark import SparkFiles  # noqa: PLC0415
 
-    root = SparkFiles._root_directory if SparkFiles._is_running_on_worker else None
-    return Path(root) if root else None
+    return Path(SparkFiles._root_directory) if SparkFiles._root_directory else None
+
+
+def is_worker() -> bool:
+    """Whether this is a process that Spark runs tasks in."""
+    if "pyspark" not in sys.modules:
+        return False
+    from pyspark import SparkFiles  # noqa: PLC0415
+
+    return SparkFiles._is_running_on_worker

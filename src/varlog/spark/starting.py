@@ -30,8 +30,9 @@ LOCAL: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
+    "spark.python.unix.domain.socket.enabled": "true",
 }
-"""What it has to be told before it begins."""
+"""What it has to be told before it begins. Batches reach Spark faster over Unix sockets than over TCP."""
 LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",

@@ -14,9 +14,11 @@ something is no longer there ends in `DataLoss`, or goes on behind it where the 
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
+from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +30,7 @@ from varlog.client.archived import ArchivedBatch
 from varlog.client.entries import EntryBatch
 from varlog.client.reading import Batches
 from varlog.spark.columns import COLUMNS, record_batch
-from varlog.spark.connections import connections
+from varlog.spark.connections import connections, is_worker
 from varlog.spark.options import Connection
 
 _log: Final = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ def read_range(
     Readers with different numbers for `affinity` spread over the replicas. `log_streams` are those whose entries are
     wanted, if not all are.
     """
+    _settle()
     with connections.log(connection) as log:
         position, failures = begin, 0
         while position < end:
@@ -65,9 +68,20 @@ def read_range(
                 if not error.retriable or failures == connection.retries:
                     raise
                 failures += 1
+                _log.warning("reading goes on at %d in %g s: %s", position, connection.retry_interval, error)
                 connections.run(asyncio.sleep(connection.retry_interval))
             finally:
                 scan.close()
+
+
+@cache
+def _settle() -> None:
+    """Once in a process: spare it from looking through all that was imported when it collects garbage.
+
+    Spark's workers collect it after every task, which takes longer than a small task does.
+    """
+    if is_worker():
+        gc.freeze()
 
 
 class _Group(NamedTuple):
@@ -167,20 +181,21 @@ def _behind_loss(error: errors.Trimmed | errors.Lost, position: int, end: int, *
 def _rows(
     group: Sequence[EntryBatch], columns: Sequence[str], log_streams: Collection[int] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches for Spark of a group: as full as may be, those of an archive as they are."""
+    """Batches for Spark of a group: as full as may be; large ones, and those of an archive, as they are."""
     together: list[EntryBatch] = []
     rows = size = 0
     for batch in group:
+        is_large = batch.nbytes >= limits.SPARK_LARGE_BYTES
+        if together and (is_large or isinstance(batch, ArchivedBatch)):
+            yield record_batch(together, columns)
+            together, rows, size = [], 0, 0
         if isinstance(batch, ArchivedBatch):
-            if together:
-                yield record_batch(together, columns)
-                together, rows, size = [], 0, 0
             yield from _archived(batch, columns, log_streams)
         elif log_streams is None or batch.log_stream in log_streams:
             together.append(batch)
             rows += batch.count
             size += batch.nbytes
-            if rows >= limits.SPARK_BATCH_ROWS or size >= limits.SPARK_BATCH_BYTES:
+            if rows >= limits.SPARK_BATCH_ROWS or size >= limits.SPARK_BATCH_BYTES or is_large:
                 yield record_batch(together, columns)
                 together, rows, size = [], 0, 0
     if together:
