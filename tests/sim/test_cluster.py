@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_a_run_is_a_few_hundred_operations_of_every_kind(seed: int, monkeypatch:
     kinds = Counter(operation.kind for operation in made[0].history.operations)
     assert report.operations >= 300
     assert set(kinds) == set(Kind)
+
+
+@pytest.mark.parametrize(("seed", "first"), [(31, 12), (32, 12), (33, 12), (34, 1001), (35, 1 << 40), (36, 2)])
+def test_a_log_may_begin_at_a_later_position(seed: int, first: int) -> None:
+    """And nothing of what is checked of a log that begins at 1 is otherwise."""
+    report = run_seed(seed, shape=replace(shape(seed), first=first))
+    assert not report.violations, report.violations
+    assert report.operations >= 300
+    assert f"from {first} on" in report.description
 
 
 def test_shapes_are_as_various_as_they_should_be() -> None:

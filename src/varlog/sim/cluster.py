@@ -111,6 +111,8 @@ class Cluster:
         self.durability = Durability()
         self.frames = Frames()
         self.history = History(lambda: world.now)
+        if shape.first > 1:  # what comes before counts as trimmed
+            self.history.ok(self.history.invoke("operator", Kind.TRIM, TOPIC, position=shape.first - 1))
         self._shared = Shared(self.network, self.history, self._observe)
         self._rng = world.rng("cluster")
         self.store = self._make_store()
@@ -177,7 +179,7 @@ class Cluster:
         streams = [tuple(self._rng.sample(snids, shape.replication_factor)) for _ in range(shape.streams)]
         process = self.world.process("manager")
         outsider = self._rng.choice(snids) if shape.outsider else None
-        return ManagerHost(process, self.network, snids, streams, shape.replication_factor, outsider)
+        return ManagerHost(process, self.network, snids, streams, shape.replication_factor, outsider, shape.first)
 
     def _make_second_manager(self) -> ManagerHost:
         return ManagerHost(self.world.process("manager/2"), self.network, (), (), self.shape.replication_factor)
@@ -358,7 +360,8 @@ class Cluster:
         if leader is not None:
             state = leader.repository.state
             ends = {int(s.lsid): int(s.llsn_end) for s in state.streams.values()}
-            topics = {int(t.tpid): TopicState(t.hwm, t.trim, ends) for t in state.topics.values()}
+            first = self.shape.first
+            topics = {int(t.tpid): TopicState(t.hwm, t.trim, ends, first) for t in state.topics.values()}
         replicas = [dump for node in self.nodes for dump in self._dump(node)]
         return Evidence(self.history, topics, replicas, self.frames, self.durability, self._decided(), liveness)
 

@@ -58,6 +58,8 @@ class TopicState:
     """The last trimmed GLSN."""
     ends: Mapping[int, int] = field(default_factory=dict)
     """Per log stream the first LLSN that no cut committed."""
+    first: int = 1
+    """The first GLSN that it gave out."""
 
 
 class Frame(NamedTuple):

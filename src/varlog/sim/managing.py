@@ -47,7 +47,7 @@ from varlog.manager.doing import Doing
 from varlog.manager.lookout import Lookout
 from varlog.sim.network import Network
 from varlog.sim.process import Process
-from varlog.types import LogStreamID, StorageNodeID, TopicID
+from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID
 
 HEARTBEAT: Final = 0.1
 FRESH: Final = 1.0
@@ -111,6 +111,7 @@ class ManagerHost:
         streams: Seq[tuple[StorageNodeID, ...]],
         replication_factor: int,
         outsider: StorageNodeID | None = None,
+        first: int = 1,
     ) -> None:
         self.process = process
         self._network = network
@@ -119,6 +120,7 @@ class ManagerHost:
         self._replication_factor = replication_factor
         self._outsider = outsider
         """A node that has data of a log stream it is no replica of, and is told what its replicas are."""
+        self._first = GLSN(first)
         self._rng = process.world.rng(process.name)
         self._requests = 0
         self.is_set_up = not snids
@@ -187,7 +189,7 @@ class ManagerHost:
             yield from self._insist(METADATA_REPOSITORY, RegisterNode, snid, "", (), proof_of(snid, secret))
             yield from self._insist(node_address(snid), AdoptIdentity, snid, secret, 1)
         least = min(2, self._replication_factor)
-        yield from self._insist(METADATA_REPOSITORY, CreateTopic, "log", self._replication_factor, least)
+        yield from self._insist(METADATA_REPOSITORY, CreateTopic, "log", self._replication_factor, least, self._first)
         for replicas in self._streams:
             yield from self._add_stream(replicas)
         return 0

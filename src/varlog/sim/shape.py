@@ -38,6 +38,8 @@ class Shape:
     managers: int = 1
     operations: int = 0
     """How often an operator drains, replaces, moves, adds or holds something."""
+    first: int = 1
+    """Where the log begins; later of one that is restored from an archive."""
 
     @property
     def can_lose_a_node(self) -> bool:
@@ -76,6 +78,7 @@ class Shape:
             "bad store": self.bad_store and self.repositories > 1,
             "old backup": self.old_backup,
             "lost node": self.lost_node,
+            f"from {self.first} on": self.first > 1,
         }
         return ", ".join(
             [

@@ -33,7 +33,7 @@ def test_a_tail_below_what_was_seen_before_is_found(told: str) -> None:
 def test_a_tail_above_all_that_was_begun_is_found() -> None:
     story = good_story()
     story.find(Kind.TAIL, 1).glsn = 4
-    assert "is above 3, the number of entries begun before it ended" in story.complaints("peek_bounds")
+    assert "is above 3, the last of those begun before it ended" in story.complaints("peek_bounds")
 
 
 def test_appends_in_flight_may_count_and_rejected_ones_may_not() -> None:

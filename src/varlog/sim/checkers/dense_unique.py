@@ -3,7 +3,7 @@
 For every topic, over the committed content of all its replicas at the end:
 
 - every GLSN above the trim point up to the high watermark is held by some replica;
-- no replica holds a GLSN above the high watermark, nor below 1;
+- no replica holds a GLSN above the high watermark, nor below the topic's first;
 - a GLSN belongs to one entry, that is one (LSID, LLSN), and an entry has one GLSN.
 """
 
@@ -30,6 +30,6 @@ def check(evidence: Evidence) -> list[str]:
             violations.append(f"topic {topic}: no replica holds {len(missing)} GLSNs up to {state.hwm}: {missing[:10]}")
     for topic, glsn in sorted(entry_of):
         known_topic = evidence.topics.get(topic)
-        if known_topic is None or not 1 <= glsn <= known_topic.hwm:
+        if known_topic is None or not known_topic.first <= glsn <= known_topic.hwm:
             violations.append(f"topic {topic}: GLSN {glsn} is committed beyond what metadata knows")
     return violations

@@ -2,8 +2,8 @@
 
 - It is at least every position any client had been told of before it began: acknowledged, read, delivered, or told as a
   tail (so tails are monotone in real time).
-- It is at most the number of entries whose append had begun before it ended, leaving out those that never happened:
-  positions are dense, so a greater one would be taken by nobody.
+- It is at most the number of entries whose append had begun before it ended, leaving out those that never happened, and
+  counted from the log's first position on: positions are dense, so a greater one would be taken by nobody.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def check(evidence: Evidence) -> list[str]:
         ]
         appends.sort(key=lambda op: op.invoked)
         begun = [op.invoked for op in appends]
-        entries = [0, *accumulate(len(op.payloads) for op in appends)]
+        state = evidence.topics.get(topic)
+        before_first = 0 if state is None else state.first - 1
+        entries = [*accumulate((len(op.payloads) for op in appends), initial=before_first)]
         for tail in evidence.history.of(Kind.TAIL):
             if tail.topic != topic or tail.outcome is not Outcome.OK:
                 continue
@@ -33,5 +35,5 @@ def check(evidence: Evidence) -> list[str]:
                 violations.append(f"{tail} is below {before[0]}, known before it began: {before[1]}")
             possible = entries[bisect_left(begun, tail.completed)]
             if tail.glsn > possible:
-                violations.append(f"{tail} is above {possible}, the number of entries begun before it ended")
+                violations.append(f"{tail} is above {possible}, the last of those begun before it ended")
     return violations
