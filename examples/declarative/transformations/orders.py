@@ -10,8 +10,8 @@ been appended since the last one, and nothing twice. `sales` is a materialized v
     spark-pipelines run --remote 'local[2]' --conf spark.sql.catalogImplementation=hive
 
 It needs `pip install 'varlog[spark]' 'pyspark[pipelines]'`. The tables are in `spark-warehouse`, as Parquet, and what
-Spark knows of them in `metastore_db`, where the next run finds it. (Of all these places Spark itself wants paths without
-spaces.)
+Spark knows of them is in `metastore_db`, where the next run finds it. Of all these places Spark itself wants paths
+without spaces.
 """
 
 from __future__ import annotations
