@@ -46,7 +46,7 @@ typecheck: $(STAMP) ## mypy --strict over everything
 
 .PHONY: bench
 bench: $(STAMP) ## measure everything; writes tables, pictures and JSON to benchmarks/results
-	failed=0; for part in core cluster faults; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
+	failed=0; for part in core cluster faults spark; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
 
 .PHONY: bench-core
 bench-core: $(STAMP) ## measure storage, metadata and simulator
@@ -59,6 +59,10 @@ bench-cluster: $(STAMP) ## measure a cluster of real processes on this machine; 
 .PHONY: bench-faults
 bench-faults: $(STAMP) ## measure how long appends wait when nodes fail, rejoin, move; takes twenty minutes (RUNS=20)
 	$(RUN) -m benchmarks.faults --runs $(RUNS)
+
+.PHONY: bench-spark
+bench-spark: $(STAMP) ## measure source, stream and archive on Spark beside Parquet; takes five minutes
+	$(RUN) -m benchmarks.spark
 
 .PHONY: sim
 sim: $(STAMP) ## look for a seed that breaks the log; takes the better part of an hour (SEEDS=10000 JOBS=2)
