@@ -31,6 +31,7 @@ from varlog.pipeline.audit_rows import CELL, DIGEST_BYTES, Kind, Notes, RowDiges
 SECONDS: Final = 60.0
 """For one answer: a megabyte from a disk that may be busy, behind others that wait."""
 
+_JUNK: Final = int(batch.BatchFlag.JUNK)
 _LINE: Final = Struct("<QQQQQQ")
 _BROKEN: Final = frozenset({errors.Corrupt.code, errors.ConsistencyViolation.code, errors.Poisoned.code})
 
@@ -158,7 +159,7 @@ class _Reading:
             fault = Fault.MISSING if opened.count < count else Fault.EXTRA
             self._fault(fault, glsn + min(opened.count, count), glsn + max(opened.count, count), said)
             return None
-        return None if opened.flags & batch.BatchFlag.JUNK else opened
+        return None if opened.flags & _JUNK else opened
 
     def _check(self, line: StoredLine) -> None:
         """Against the batch before it."""
