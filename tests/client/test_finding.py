@@ -113,7 +113,7 @@ def test_P1_the_archive_is_asked_for_what_was_trimmed(tmp_path: Path) -> None:
             for number in range(60):
                 await log.append_batch([b"%d" % number] * 2)
             await archive(log, tmp_path / "archive", 11, 71, files=3)
-            times = {entry.glsn: entry.timestamp async for entry in log.subscribe(end=121)}
+            times: dict[int, int] = {entry.glsn: entry.timestamp async for entry in log.subscribe(end=121)}
 
             def expected(time: int, begin: int) -> int:
                 return min((glsn for glsn, known in times.items() if known >= time and glsn >= begin), default=121)
