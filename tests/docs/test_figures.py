@@ -13,6 +13,8 @@ from varlog import limits
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results" / "cluster.json"
+BENCHMARKS = ROOT / "docs" / "benchmarks.md"
+SPARK_RESULTS = ROOT / "benchmarks" / "results" / "spark.json"
 
 SHOWN: Final = {
     "bare-frames": "the machine: bare frames, request and reply between two processes",
@@ -45,6 +47,14 @@ def table() -> str:
     return "\n".join([*lines, ""])
 
 
+def spark_table() -> str:
+    lines = ["| Row | Measured | Beside | Asked for |", "|---|---:|---:|---:|"]
+    for row in json.loads(SPARK_RESULTS.read_text()):
+        asked = f"{'at most ' if row['op'] == '<=' else ''}{row['target']:g}"
+        lines.append(f"| `{row['name']}` | {_measured(row)} | {_share(row)} | {asked} |")
+    return "\n".join([*lines, ""])
+
+
 def _measured(row: dict[str, Any]) -> str:
     value = row["value"]
     number = f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -56,14 +66,22 @@ def _share(row: dict[str, Any]) -> str:
 
 
 def test_the_readme_shows_what_was_measured() -> None:
+    _compare(README, r"^\| What \| Measured .*?(?=\n\n)\n", table())
+
+
+def test_the_page_on_benchmarks_shows_what_was_measured_on_spark() -> None:
+    _compare(BENCHMARKS, r"^\| Row \| Measured .*?(?=\n\n)\n", spark_table())
+
+
+def _compare(path: Path, pattern: str, measured: str) -> None:
     """`VARLOG_REWRITE_GOLDEN=1` pastes it anew."""
-    page = README.read_text()
-    found = re.search(r"^\| What \| Measured .*?(?=\n\n)\n", page, re.MULTILINE | re.DOTALL)
+    page = path.read_text()
+    found = re.search(pattern, page, re.MULTILINE | re.DOTALL)
     assert found is not None
     if os.environ.get("VARLOG_REWRITE_GOLDEN") == "1":
-        README.write_text(page.replace(found[0], table()))
+        path.write_text(page.replace(found[0], measured))
     else:
-        assert found[0] == table()
+        assert found[0] == measured
 
 
 def test_the_client_page_tells_the_limits_of_a_client() -> None:
