@@ -119,9 +119,10 @@ class _Restoring:
         first, tail = connections.run(self._prepare())
         self._verify(max(first, archive.begin), tail + 1, "checking what is there")
         summary = Summary(self._name, archive.uri, archive.begin, archive.end, tail + 1)
+        writing = time.monotonic()
         with shown(self._output, f"restoring {self._name!r}", archive.end - tail - 1) as show:
             connections.run(self._write(summary, show))
-        summary.write_seconds = round(time.monotonic() - began, 3)
+        summary.write_seconds = round(time.monotonic() - writing, 3)
         self._verify(summary.resumed_at, archive.end, "verifying")
         summary.verified_rows = self._verified
         summary.seconds = round(time.monotonic() - began, 3)
