@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from varlog.pipeline.audit_findings import ARCHIVE, TOPIC, Fault
 from varlog.pipeline.audit_plan import Plan
-from varlog.pipeline.audit_rows import FOUND, Kind
+from varlog.pipeline.audit_rows import CELL, FOUND, Kind
 
 BUCKETS: Final = 200
 """So many points along the log are drawn."""
@@ -51,7 +51,7 @@ class Rules(NamedTuple):
     """What was declared lost, as (log stream, begin, end)."""
     first: int
     bucket_positions: int
-    """Of the plots."""
+    """Of the plots: whole cells, so that they are all alike."""
 
     @classmethod
     def of(cls, plan: Plan) -> Rules:
@@ -65,7 +65,7 @@ class Rules(NamedTuple):
             {int(lsid): plan.end_of(lsid) for lsid in plan.streams},
             tuple((int(s.lsid), s.lost_begin, s.lost_end) for s in plan.streams.values() if s.lost_end > s.lost_begin),
             first,
-            max(1, -(-(plan.end - first) // BUCKETS)),
+            max(1, -(-(plan.end - first) // (BUCKETS * CELL))) * CELL,
         )
 
 
@@ -274,7 +274,7 @@ class _Slice:
         sums: dict[tuple[int, int, int], list[int]] = {}
         for row in self._cells:
             key = row["copy"], row["log_stream"], row["begin"]
-            bucket = sums.setdefault((key[0], key[1], (key[2] - first) // width * width + first), [0, 0, 0])
+            bucket = sums.setdefault((key[0], key[1], max(key[2] - key[2] % width, first)), [0, 0, 0])
             bucket[0] += row["rows"]
             bucket[1] += row["bytes"]
             bucket[2] += key in self._lost

@@ -235,10 +235,11 @@ def _bars(buckets: Sequence[Bucket], width: int) -> list[tuple[int, int]]:
     """Where they are, as (begin, length); neighbours are one."""
     bars: list[tuple[int, int]] = []
     for bucket in buckets:
+        length = width - bucket.begin % width
         if bars and sum(bars[-1]) == bucket.begin:
-            bars[-1] = (bars[-1][0], bars[-1][1] + width)
+            bars[-1] = (bars[-1][0], bars[-1][1] + length)
         else:
-            bars.append((bucket.begin, width))
+            bars.append((bucket.begin, length))
     return bars
 
 
