@@ -3,21 +3,26 @@
 Property tests draw the same examples on every run, so that a failure in CI is a failure at one's desk. To look for new
 ones, run them with `--hypothesis-profile=explore`.
 
-Spark takes half a minute to start, so a process of tests has one session for all of them, the fixture `spark`. Tests
-that use it stay together in one process (`pytest -n 2 --dist loadgroup`); the others spread.
+Spark takes half a minute to start, so a process of tests has one session for all of them, the fixture `spark`. Files
+with tests that use it stay together in one process (`pytest -n 2 --dist loadgroup`); all other tests spread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
 
+ROOT = Path(__file__).resolve().parent.parent
 SPARK_SECONDS = 240
 """For a test with Spark; the first one has to wait for its start."""
 
@@ -26,12 +31,30 @@ settings.register_profile("explore", deadline=None, max_examples=5000)
 settings.load_profile("repeatable")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if isinstance(item, pytest.Function) and "spark" in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
+
+
+class SparkTogether(LoadScopeScheduling):
+    """Hands out tests one by one, and those of Spark all together.
+
+    The mark `xdist_group` would say the same, but pytest-xdist 3.8 puts it where pytest 9.2 does not look.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if _uses_spark(nodeid.partition("::")[0]) else nodeid
+
+
+@cache
+def _uses_spark(file: str) -> bool:
+    return "spark: SparkSession" in (ROOT / file).read_text()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return SparkTogether(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")
