@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from xdist.remote import Producer
+    from xdist.remote import Producer  # type: ignore[import-untyped]
 
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_SECONDS = 240
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
 
 
-class SparkTogether(LoadScopeScheduling):
+class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out tests one by one, and those of Spark all together.
 
     The mark `xdist_group` would say the same, but pytest-xdist 3.8 puts it where pytest 9.2 does not look.
