@@ -139,7 +139,7 @@ REOPEN_SECONDS: Final = 1.0
 """A replica whose disk fails is not opened anew more often than this."""
 
 # Spark
-SPARK_BATCH_ROWS: Final = 10_000
+SPARK_BATCH_ROWS: Final = 20_000
 SPARK_BATCH_BYTES: Final = 4 * MIB
 """Of one Arrow batch for Spark: full with either. A batch of the log is not taken apart for it."""
 SPARK_LARGE_BYTES: Final = 512 * KIB
@@ -147,3 +147,6 @@ SPARK_LARGE_BYTES: Final = 512 * KIB
 SPARK_PARTITION_ROWS: Final = 2_000_000
 SPARK_PARTITION_BYTES: Final = 128 * MIB
 """About what one task reads, unless a query says otherwise; of files Spark's tasks read as much."""
+SPARK_PARTITIONS: Final = 4
+SPARK_SHARE_BYTES: Final = 16 * MIB
+"""So many tasks share what fewer could read, if each of them then has as many bytes."""

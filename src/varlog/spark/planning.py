@@ -124,12 +124,14 @@ async def partitions_of(log: varlog.Log, extent: Extent, begin: int, end: int, o
             raise loss
         _log.warning("passing over a loss: %s", loss)
         pieces = [part for piece in pieces for part in _without(piece, low, high)]
-    most = options.max_records
+    most, at_least = options.max_records, options.min_partitions
     if not most:
         live = [(max(low, extent.first), high) for low, high in pieces if high > extent.first]
         mean = max([1.0, extent.archived_mean, *[await mean_bytes(log, *piece) for piece in live]])
         most = min(limits.SPARK_PARTITION_ROWS, max(1, int(limits.SPARK_PARTITION_BYTES / mean)))
-    return split(pieces, most, options.min_partitions, extent.archived)
+        shares = int(sum(high - low for low, high in pieces) * mean / limits.SPARK_SHARE_BYTES)
+        at_least = at_least or min(limits.SPARK_PARTITIONS, shares)
+    return split(pieces, most, at_least, extent.archived)
 
 
 def _without(piece: tuple[int, int], low: int, high: int) -> list[tuple[int, int]]:
