@@ -78,8 +78,13 @@ spark.stop()
 
 @pytest.mark.timeout(300)
 def test_P1_without_java_the_one_that_came_along_runs_spark(topic: Topic, tmp_path: Path) -> None:
-    """A path with everything that this machine has, except Java."""
+    """A path with everything that this machine has, except Java; and a Python whose path has spaces, for which Spark
+    does not look for sources by itself."""
     topic.write_numbers(1000)
+    python = tmp_path / "a path with spaces" / "python"
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
     tools = tmp_path / "bin"
     tools.mkdir()
     for directory in map(Path, os.get_exec_path()):
@@ -89,7 +94,7 @@ def test_P1_without_java_the_one_that_came_along_runs_spark(topic: Topic, tmp_pa
     environment = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "SPARK_HOME")}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, topic.path, topic.name, tmp_path / "spark.log"],
-        env={**environment, "PATH": str(tools)},
+        env={**environment, "PATH": str(tools), "PYSPARK_PYTHON": str(python)},
         cwd=tmp_path,
         capture_output=True,
         text=True,

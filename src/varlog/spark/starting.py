@@ -73,7 +73,17 @@ def session(
     for name, value in RUNTIME.items():
         if not configured.contains(name):
             made.conf.set(name, value)
+    if any(character.isspace() for character in os.environ.get("PYSPARK_PYTHON", "")):
+        _register(made)
     return made
+
+
+def _register(spark: SparkSession) -> None:
+    """Tell Spark of the source, where it does not look for sources: it takes a Python for missing whose path, handed to
+    a shell without quotes, is no command."""
+    from varlog.spark.source import VarlogDataSource  # noqa: PLC0415
+
+    spark.dataSource.register(VarlogDataSource)
 
 
 def _place(master: str | None) -> Mapping[str, str]:
