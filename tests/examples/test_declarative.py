@@ -15,6 +15,7 @@ from pyspark.find_spark_home import _find_spark_home
 
 import varlog.sync
 from tests.cli.shell import Dev
+from tests.spark.pythons import python_at
 from varlog.spark.java import find_java
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "declarative"
@@ -45,7 +46,7 @@ def run(directory: Path, log: Dev) -> None:
             **os.environ,
             "JAVA_HOME": str(find_java().home),
             "PATH": path,
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": str(python_at(directory.parent / "python")),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "VARLOG_CLUSTER": str(log.path),
         },

