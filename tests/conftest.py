@@ -4,7 +4,8 @@ Property tests draw the same examples on every run, so that a failure in CI is a
 ones, run them with `--hypothesis-profile=explore`.
 
 Spark takes half a minute to start, so a process of tests has one session for all of them, the fixture `spark`. Files
-with tests that use it stay together in one process (`pytest -n 2 --dist loadgroup`); all other tests spread.
+with tests that use it stay together in one process (`pytest -n 2 --dist loadgroup`), and so do the tests of a file that
+shares something among them; all other tests spread.
 """
 
 from __future__ import annotations
@@ -37,24 +38,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
 
 
-class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out tests one by one, and those of Spark all together.
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out tests one by one, those of Spark all together, and those of a file that shares something as a file.
 
     The mark `xdist_group` would say the same, but pytest-xdist 3.8 puts it where pytest 9.2 does not look.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if _uses_spark(nodeid.partition("::")[0]) else nodeid
+        return _scope_of(nodeid.partition("::")[0]) or nodeid
 
 
 @cache
-def _uses_spark(file: str) -> bool:
-    return "spark: SparkSession" in (ROOT / file).read_text()
+def _scope_of(file: str) -> str:
+    """What the tests of a file are handed out with; empty if each is by itself."""
+    text = (ROOT / file).read_text()
+    return "spark" if "spark: SparkSession" in text else file if 'scope="module"' in text else ""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
-    return SparkTogether(config, log) if config.getoption("dist") == "loadgroup" else None
+    return Together(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
 @pytest.fixture(scope="session")

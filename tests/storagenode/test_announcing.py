@@ -63,7 +63,7 @@ def test_B11_a_node_is_given_a_secret_and_changes_it_at_every_start(tmp_path: Pa
                 seen.add(identity_file(small, 1).read_bytes())
             assert len(seen) == 3
             await small.restart_vmr()
-            await until(lambda: small.nodes[1].is_connected)
+            await until(lambda: small.nodes[1].is_connected and small.managers[0].is_connected)
             await small.add_topic()
             assert (await small.append(b"x")).code == 0
             assert identity_file(small, 1).read_bytes() in seen, "a reconnect changes nothing"
