@@ -60,7 +60,9 @@ class Connections:
             if self._loop is None:
                 self._loop = _new_event_loop()
                 self._opening = asyncio.Lock()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="varlog-spark", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._serve, args=(self._loop,), name="varlog-spark", daemon=True
+                )
                 self._thread.start()
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
