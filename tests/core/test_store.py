@@ -6,14 +6,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from varlog.core.store import decode_term, encode_term
+from varlog import limits
+from varlog.core.store import NO_LEASE, LeaderRecord, LeaseID, decode_leader, encode_leader
 from varlog.errors import MalformedMetadata
 from varlog.types import Term
 
+LEADERS = st.builds(
+    LeaderRecord,
+    st.integers(0, (1 << 64) - 1).map(Term),
+    st.integers(0, (1 << 63) - 1).map(LeaseID),
+    st.text(max_size=limits.MAX_ADDRESS),
+)
 
-@given(st.integers(min_value=0, max_value=(1 << 64) - 1))
-def test_a_term_comes_back(term: int) -> None:
-    assert decode_term(encode_term(Term(term))) == term
+
+@given(LEADERS)
+def test_a_leader_comes_back(leader: LeaderRecord) -> None:
+    assert decode_leader(encode_leader(leader)) == leader
+
+
+def test_a_leader_is_readable() -> None:
+    leader = LeaderRecord(Term(7), LeaseID(12), "10.0.0.1:7001")
+    assert encode_leader(leader) == b'{"term":7,"lease":12,"address":"10.0.0.1:7001"}'
 
 
 @given(st.binary())
@@ -22,9 +35,15 @@ def test_a_term_comes_back(term: int) -> None:
 @example(b"-1")
 @example(b" 1")
 @example(b"1_0")
-def test_bytes_that_are_not_digits_are_no_term(value: bytes) -> None:
+@example(b'{"term":-1}')
+@example(b'{"term":1,"lease":-1}')
+@example(b'{"term":1,"address":"%s"}' % (b"a" * 301))
+@example(b'{"term":1,"address":"\xff"}')
+@example(b"[1]")
+def test_bytes_that_are_not_digits_name_no_leader(value: bytes) -> None:
+    """A term in digits was all there was before there could be several."""
     if value.isdigit() and len(value) <= 20:
-        assert decode_term(value) == int(value)
+        assert decode_leader(value) == LeaderRecord(Term(int(value)), NO_LEASE, "")
     else:
         with pytest.raises(MalformedMetadata):
-            decode_term(value)
+            decode_leader(value)

@@ -135,7 +135,7 @@ class Timeline:
 class SimRig:
     def __init__(self, faults: StoreFaults | None = None, seed: int = 1) -> None:
         self.timeline = Timeline()
-        self.sim = SimStore(self.timeline.schedule, random.Random(seed), faults)
+        self.sim = SimStore(self.timeline.schedule, lambda: self.timeline.now, random.Random(seed), faults)
         self.store = SimStoreClient(self.sim, self.timeline.schedule)
         self.second = SimStoreClient(self.sim, self.timeline.schedule)
 

@@ -24,6 +24,8 @@ from varlog.core.store import (
     Put,
     ReadOutcome,
     ReadResult,
+    Remaining,
+    RemainingOutcome,
     Txn,
     TxnOutcome,
     WatchEvents,
@@ -357,6 +359,36 @@ def test_nothing_is_put_under_a_lease_that_is_not_there(rig: Rig) -> None:
     assert look(rig) == {}
     assert revision(rig) == before
     assert grant(rig, 5) != lease, "an id is given once"
+
+
+def remaining(rig: Rig, lease: LeaseID) -> RemainingOutcome:
+    outcome: Inbox[RemainingOutcome] = Inbox()
+    rig.second.lease_remaining(lease, outcome)
+    assert outcome.items == []
+    rig.settle()
+    return outcome.one
+
+
+def test_what_remains_of_a_lease_is_told_to_anybody_and_changes_nothing(rig: Rig) -> None:
+    lease = grant(rig, 9)
+    before = revision(rig)
+    rig.advance(2.5)
+    left = remaining(rig, lease)
+    assert isinstance(left, Remaining)
+    assert left == Remaining(lease, 9, left.remaining)
+    assert left.remaining in (5, 6), "in whole seconds, rounded down"
+    rig.advance(3)
+    later = remaining(rig, lease)
+    assert isinstance(later, Remaining)
+    assert left.remaining - later.remaining in (2, 3, 4)
+    rig.store.lease_keep_alive(lease, unheard)
+    rig.settle()
+    renewed = remaining(rig, lease)
+    assert isinstance(renewed, Remaining)
+    assert renewed.remaining >= 8
+    assert revision(rig) == before
+    rig.advance(12)
+    assert isinstance(remaining(rig, lease), LeaseNotFound)
 
 
 def test_putting_a_key_anew_detaches_it_from_its_lease(rig: Rig) -> None:

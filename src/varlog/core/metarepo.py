@@ -53,17 +53,20 @@ from varlog.core.metastate import (
 )
 from varlog.core.store import (
     LEADER_KEY,
+    NO_LEASE,
     Committed,
     Compare,
     CompareFailed,
+    LeaderRecord,
+    LeaseID,
     MetadataStore,
     Put,
     ReadOutcome,
     ReadResult,
     Txn,
     TxnOutcome,
-    decode_term,
-    encode_term,
+    decode_leader,
+    encode_leader,
 )
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails
 from varlog.core.tally import Tallies
@@ -155,23 +158,25 @@ class MetadataRepository:
 
     # Leadership
 
-    def campaign(self, now: float) -> None:
-        """Try to lead: raise the term, then read everything."""
+    def campaign(self, now: float, lease: LeaseID = NO_LEASE, address: str = "") -> None:
+        """Try to lead: raise the term, then read everything. The lease and the address are written down for others to
+        see; they prove nothing."""
         self._now = now
         self.role = Role.CAMPAIGNING
         self._campaign += 1
-        self._store.read([LEADER_KEY], partial(self._on_leader_read, self._campaign))
+        self._store.read([LEADER_KEY], partial(self._on_leader_read, self._campaign, lease, address))
 
-    def _on_leader_read(self, campaign: int, outcome: ReadOutcome) -> None:
+    def _on_leader_read(self, campaign: int, lease: LeaseID, address: str, outcome: ReadOutcome) -> None:
         if campaign != self._campaign:
             return
         if not isinstance(outcome, ReadResult):
             self.role = Role.FOLLOWING
             return
         leader = outcome.kvs.get(LEADER_KEY)
-        self.term = Term((decode_term(leader.value) if leader is not None else 0) + 1)
+        self.term = Term((decode_leader(leader.value).term if leader is not None else 0) + 1)
         compare = Compare(LEADER_KEY, leader.revision if leader is not None else 0)
-        txn = Txn((compare,), (Put(LEADER_KEY, encode_term(self.term)),))
+        record = LeaderRecord(self.term, lease, address)
+        txn = Txn((compare,), (Put(LEADER_KEY, encode_leader(record)),))
         self._store.txn(txn, partial(self._on_campaign, campaign))
 
     def _on_campaign(self, campaign: int, outcome: TxnOutcome) -> None:
@@ -420,7 +425,7 @@ class MetadataRepository:
         if self.history.fold(self._tallies.durable_version):
             self._observe(Branch.RULE4_HISTORY_DROPPED)
         checkpoint = Checkpoint(self.state, self.history.held).encode()
-        return checkpoint if len(checkpoint) <= limits.METADATA_VALUE_BYTES else None
+        return checkpoint if len(checkpoint) <= self._store.max_value_bytes else None
 
     def _compares(self) -> tuple[Compare, ...]:
         """What every write proves (rule 1)."""

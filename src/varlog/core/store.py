@@ -22,13 +22,16 @@ What must always hold, of every implementation:
   together. A store forgets old changes; a watch from too far back is told `Compacted`, ends, and its owner reads anew.
 - **Lease.** It lives for at least its time to live after the last grant or keep-alive that was answered; when it ends
   the keys put under it are deleted in one transaction. Putting a key again under another lease, or none, detaches it.
-  Leases are for liveness and courtesy; safety rests on compares (rule 23).
+  How much of it remains is told in whole seconds, rounded down, and asking changes nothing. Leases are for liveness
+  and courtesy; safety rests on compares (rule 23).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple, NewType, Protocol
+from typing import Annotated, Final, NamedTuple, NewType, Protocol
+
+import msgspec
 
 from varlog import limits
 from varlog.errors import (
@@ -47,9 +50,26 @@ LeaseID = NewType("LeaseID", int)
 NO_LEASE = LeaseID(0)
 
 LEADER_KEY = "leader"
-"""Holds the term of the metadata repository that leads. A leader proves itself by comparing this key's revision."""
+"""Holds the `LeaderRecord` of the metadata repository that leads. A leader proves itself by comparing this key's
+revision. The key is under no lease: the term is not forgotten with its leader."""
 
-_TERM_DIGITS: Final = 20
+MEMBER_PREFIX = "member/"
+"""Each metadata repository has one key here, under its lease: `leading.MemberRecord`."""
+
+_DIGITS: Final = 20
+
+
+class LeaderRecord(msgspec.Struct, frozen=True):
+    """Who leads."""
+
+    term: Annotated[Term, msgspec.Meta(ge=0)]
+    lease: Annotated[LeaseID, msgspec.Meta(ge=0)] = NO_LEASE
+    """The leader keeps it alive: how long that was ago says how long the leader has been silent."""
+    address: Annotated[str, msgspec.Meta(max_length=limits.MAX_ADDRESS)] = ""
+    """Where it is reached; empty where there is only one."""
+
+
+_LEADER: Final = msgspec.json.Decoder(LeaderRecord)
 
 
 class Compare(NamedTuple):
@@ -116,9 +136,18 @@ class Lease(NamedTuple):
     ttl: int
 
 
+class Remaining(NamedTuple):
+    """How long a lease was granted for, and how long it lives if it is not kept alive, in whole seconds."""
+
+    id: LeaseID
+    granted: int
+    remaining: int
+
+
 TxnOutcome = Committed | CompareFailed | StoreUnavailable | OutcomeUnknown | LeaseNotFound | LimitExceeded
 ReadOutcome = ReadResult | StoreUnavailable
 LeaseOutcome = Lease | StoreUnavailable | OutcomeUnknown | LeaseNotFound
+RemainingOutcome = Remaining | StoreUnavailable | LeaseNotFound
 WatchNotice = WatchEvents | Compacted
 
 
@@ -129,6 +158,10 @@ class Watch(Protocol):
 
 class MetadataStore(Protocol):
     """The interface. `InvalidArgument` and `Busy` are raised by the call itself; all else is an outcome."""
+
+    @property
+    def max_value_bytes(self) -> int:
+        """The largest value that `txn` takes."""
 
     def txn(self, txn: Txn, done: Callable[[TxnOutcome], None]) -> None: ...
 
@@ -146,12 +179,14 @@ class MetadataStore(Protocol):
 
     def lease_keep_alive(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None: ...
 
+    def lease_remaining(self, lease: LeaseID, done: Callable[[RemainingOutcome], None]) -> None: ...
+
     def lease_revoke(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
         """End a lease now; the outcome is the lease as it was."""
 
 
-def check_txn(txn: Txn) -> None:
-    """Refuse a transaction that some implementation could not take."""
+def check_txn(txn: Txn, max_value_bytes: int) -> None:
+    """Refuse a transaction that some implementation could not take, or with a value that this one does not."""
     puts, deletes = txn.puts, txn.deletes
     if len(puts) + len(deletes) > limits.METADATA_TXN_OPERATIONS or len(txn.compares) > limits.METADATA_TXN_OPERATIONS:
         raise InvalidArgument(
@@ -164,8 +199,8 @@ def check_txn(txn: Txn) -> None:
     if "" in written:
         raise InvalidArgument("a key is not empty")
     for put in puts:
-        if len(put.value) > limits.METADATA_VALUE_BYTES:
-            raise InvalidArgument(f"the value of {put.key} exceeds {limits.METADATA_VALUE_BYTES} bytes")
+        if len(put.value) > max_value_bytes:
+            raise InvalidArgument(f"the value of {put.key} exceeds {max_value_bytes} bytes")
 
 
 def check_ttl(ttl: int) -> None:
@@ -173,12 +208,16 @@ def check_ttl(ttl: int) -> None:
         raise InvalidArgument(f"a lease lives from 1 to {limits.MAX_LEASE_SECONDS} seconds, not {ttl}")
 
 
-def encode_term(term: Term) -> bytes:
+def encode_leader(leader: LeaderRecord) -> bytes:
     """The value of `LEADER_KEY`."""
-    return b"%d" % term
+    return msgspec.json.encode(leader)
 
 
-def decode_term(value: bytes) -> Term:
-    if len(value) > _TERM_DIGITS or not value.isdigit():
-        raise MalformedMetadata(f"{value[:_TERM_DIGITS]!r} is no term")
-    return Term(int(value))
+def decode_leader(value: bytes) -> LeaderRecord:
+    """A term alone, in digits, is what was written when there could be only one metadata repository."""
+    if value.isdigit() and len(value) <= _DIGITS:
+        return LeaderRecord(Term(int(value)))
+    try:
+        return _LEADER.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        raise MalformedMetadata(f"{value[:_DIGITS]!r} names no leader: {e}") from None

@@ -41,12 +41,15 @@ from varlog.core.store import (
     LEADER_KEY,
     Committed,
     CompareFailed,
+    LeaderRecord,
     Lease,
     LeaseID,
     LeaseOutcome,
     Put,
     ReadOutcome,
     ReadResult,
+    Remaining,
+    RemainingOutcome,
     Txn,
     TxnOutcome,
     Watch,
@@ -54,8 +57,8 @@ from varlog.core.store import (
     WatchNotice,
     check_ttl,
     check_txn,
-    decode_term,
-    encode_term,
+    decode_leader,
+    encode_leader,
 )
 from varlog.errors import (
     Busy,
@@ -107,7 +110,7 @@ class JournalOptions:
 
 _DEFAULTS: Final = JournalOptions()
 
-_Answer = Committed | CompareFailed | ReadResult | Lease | StoreUnavailable | LeaseNotFound | LimitExceeded
+_Answer = Committed | CompareFailed | ReadResult | Lease | Remaining | StoreUnavailable | LeaseNotFound | LimitExceeded
 
 
 class _Request(NamedTuple):
@@ -158,6 +161,7 @@ class Journal:
         self._keyspace = keyspace
         self._watches = Watches(keyspace.revision)
         self._deadlines: dict[LeaseID, float | None] = {lease.id: None for lease in keyspace.leases()}
+        self._now = 0.0
         self._staged: list[_Request] = []
         self._under_way: JournalGroup | None = None
         self._unmarked: Position | None = None
@@ -189,7 +193,8 @@ class Journal:
             raise _typed(e, path) from e
         try:
             keyspace, torn = _load(fs, path, cid)
-            keyspace.apply(Change(puts=(Put(LEADER_KEY, encode_term(Term(_term(keyspace) + 1))),)))
+            leader = LeaderRecord(Term(_term(keyspace) + 1))
+            keyspace.apply(Change(puts=(Put(LEADER_KEY, encode_leader(leader)),)))
             journal = cls(fs, path, cid, options, lock, keyspace)
             journal.was_torn = torn
             return journal
@@ -205,10 +210,14 @@ class Journal:
         """The leadership this start took."""
         return _term(self._keyspace)
 
+    @property
+    def max_value_bytes(self) -> int:
+        return limits.METADATA_VALUE_BYTES
+
     # The store: requests are staged
 
     def txn(self, txn: Txn, done: Callable[[TxnOutcome], None]) -> None:
-        check_txn(txn)
+        check_txn(txn, self.max_value_bytes)
         self._check_room()
         decided = self._keyspace.decide(txn)
         if type(decided) is not Change:
@@ -247,6 +256,16 @@ class Journal:
             self._deadlines[lease] = None
         self._stage(_Request(found, done))
 
+    def lease_remaining(self, lease: LeaseID, done: Callable[[RemainingOutcome], None]) -> None:
+        self._check_room()
+        found = self._keyspace.lease(lease)
+        if not isinstance(found, Lease):
+            self._stage(_Request(found, done))
+            return
+        deadline = self._deadlines[lease]
+        remaining = found.ttl if deadline is None else max(0, int(deadline - self._now))
+        self._stage(_Request(Remaining(lease, found.ttl, remaining), done))
+
     def lease_revoke(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
         self._check_room()
         found = self._keyspace.lease(lease)
@@ -263,6 +282,7 @@ class Journal:
         """
         if self.failed is not None:
             return
+        self._now = now
         for lease in self._keyspace.leases() if self._deadlines else ():
             deadline = self._deadlines[lease.id]
             if deadline is None:
@@ -450,7 +470,7 @@ def _read_file(fs: FileSystem, path: str) -> bytes:
 
 def _term(keyspace: Keyspace) -> Term:
     leader = keyspace.get(LEADER_KEY)
-    return Term(0) if leader is None else decode_term(leader.value)
+    return Term(0) if leader is None else decode_leader(leader.value).term
 
 
 def _typed(e: OSError, path: str) -> VarlogError:

@@ -145,7 +145,7 @@ class Cluster:
     def _make_store(self) -> SimStore | None:
         if self.shape.repositories == 1:
             return None
-        return SimStore(self.world.at, self.world.rng("store"), StoreFaults())
+        return SimStore(self.world.at, lambda: self.world.now, self.world.rng("store"), StoreFaults())
 
     def _make_node(self, snid: StorageNodeID) -> StorageNodeHost:
         process = self.world.process(node_address(snid))

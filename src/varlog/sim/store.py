@@ -14,8 +14,9 @@ changed at any time:
 `SimStore.available` and `SimStoreClient.connected` switch everyone, or one client, off: requests on their way then end
 refused or unknown, answers on their way are lost, watches and leases wait.
 
-Time is only a `schedule(delay, function)` handed in. The store's own runs whatever happens to a client; a client's own
-should be its process's, so that a dead process is called no more. A process that ends calls `close`.
+Time is only a `schedule(delay, function)` and a `clock()` handed in. The store's own runs whatever happens to a
+client; a client's own should be its process's, so that a dead process is called no more. A process that ends calls
+`close`.
 
 What always holds: an outcome is never wrong. `Committed` took effect exactly once, `StoreUnavailable` never will.
 """
@@ -29,6 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from varlog import limits
 from varlog.core.keyspace import Change, Keyspace, KeyspaceWatch, Watches
 from varlog.core.store import (
     Committed,
@@ -36,6 +38,8 @@ from varlog.core.store import (
     LeaseID,
     LeaseOutcome,
     ReadOutcome,
+    Remaining,
+    RemainingOutcome,
     Txn,
     TxnOutcome,
     Watch,
@@ -78,17 +82,21 @@ class StoreFaults:
 class SimStore:
     """The store behind all its clients."""
 
-    def __init__(self, schedule: Schedule, rng: random.Random, faults: StoreFaults | None = None) -> None:
+    def __init__(
+        self, schedule: Schedule, clock: Callable[[], float], rng: random.Random, faults: StoreFaults | None = None
+    ) -> None:
         self.odds = faults or StoreFaults()
         self.clients: list[SimStoreClient] = []
         self.faults: Counter[StoreFault] = Counter()
         self.keyspace = Keyspace()
         """The truth, for checkers."""
         self._schedule = schedule
+        self._clock = clock
         self._rng = rng
         self._available = True
         self._watches = Watches(0)
         self._renewals: Counter[LeaseID] = Counter()
+        self._ends: dict[LeaseID, float] = {}
 
     @property
     def available(self) -> bool:
@@ -156,12 +164,19 @@ class SimStore:
             self._await_end(found)
         return found
 
+    def lease_remaining(self, lease: LeaseID) -> RemainingOutcome:
+        found = self.keyspace.lease(lease)
+        if not isinstance(found, Lease):
+            return found
+        return Remaining(lease, found.ttl, max(0, int(self._ends[lease] - self._clock())))
+
     def lease_revoke(self, lease: LeaseID) -> LeaseOutcome:
         found = self.keyspace.lease(lease)
         change = self.keyspace.decide_revoke(lease)
         if isinstance(change, LeaseNotFound):
             return change
         del self._renewals[lease]
+        del self._ends[lease]
         self._apply(change)
         return found
 
@@ -179,6 +194,7 @@ class SimStore:
     def _await_end(self, lease: Lease) -> None:
         self._renewals[lease.id] += 1
         renewal = self._renewals[lease.id]
+        self._ends[lease.id] = self._clock() + lease.ttl
         self._schedule(lease.ttl, lambda: self._end(lease, renewal))
 
     def _end(self, lease: Lease, renewal: int) -> None:
@@ -260,8 +276,12 @@ class SimStoreClient:
 
     # MetadataStore
 
+    @property
+    def max_value_bytes(self) -> int:
+        return limits.METADATA_VALUE_BYTES
+
     def txn(self, txn: Txn, done: Callable[[TxnOutcome], None]) -> None:
-        check_txn(txn)
+        check_txn(txn, self.max_value_bytes)
         self._change(lambda: self._store.txn(txn), done)
 
     def read(self, keys: Sequence[str], done: Callable[[ReadOutcome], None]) -> None:
@@ -283,6 +303,9 @@ class SimStoreClient:
 
     def lease_keep_alive(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
         self._change(lambda: self._store.lease_keep_alive(lease), done)
+
+    def lease_remaining(self, lease: LeaseID, done: Callable[[RemainingOutcome], None]) -> None:
+        self._ask(lambda: self._store.lease_remaining(lease), done)
 
     def lease_revoke(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
         self._change(lambda: self._store.lease_revoke(lease), done)
