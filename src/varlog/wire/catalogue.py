@@ -95,6 +95,8 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (88, core.HoldStream),
     (89, core.LoseStream),
     (90, core.SetArchive),
+    (91, core.Leading),
+    (92, core.NotLeading),
     # Operators and the manager
     (96, core.AddNode),
     (97, core.RemoveNode),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from varlog.core.messages.base import Message
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, Term, TopicID, Version
 
 
 class GetMetadata(Message, frozen=True):
@@ -67,6 +67,22 @@ class Metadata(Message, frozen=True):
     """The address of the manager that registered last."""
     next_lsid: LogStreamID = LogStreamID(0)
     """Ids of log streams below this one were given out. What is not listed of them is no more, and never will be."""
+
+
+class Leading(Message, frozen=True):
+    """A metadata repository leads. It says so to everybody who connects, and to all when it begins to."""
+
+    term: Term
+
+
+class NotLeading(Message, frozen=True):
+    """A metadata repository does not lead. It says so to everybody who connects, to all when it ceases to lead, and to
+    whoever asks it for what only the leader answers."""
+
+    term: Term
+    """Of the leader it knows of; 0 if it knows of none."""
+    address: str = ""
+    """Where that one is."""
 
 
 class GetTail(Message, frozen=True):
