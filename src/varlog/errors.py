@@ -396,3 +396,64 @@ class BadQuery(VarlogError, code=140):
 
 class QueryFailed(VarlogError, code=141):
     """Spark could not answer a query that is right as far as it can tell; the message is what Spark says."""
+
+
+# 150-159: etcd
+
+
+class UnsuitableEtcd(VarlogError, code=150):
+    """An etcd of this version can lose what it has acknowledged, or it is another etcd than the rest of the addresses;
+    the message says which. Upgrade it, or give addresses of one etcd."""
+
+
+class EtcdRefused(VarlogError, code=151):
+    """etcd does not let us in: user, password, certificate or permission. The message is what etcd says."""
+
+
+class EtcdNotFound(VarlogError, code=152):
+    """There is no etcd on this machine to start, and none could be brought; the message says where it was looked."""
+
+
+# 160-169: leadership
+
+
+class StandBy(VarlogError, code=160, retriable=True):
+    """Another manager leads, and this one stands by; the message names the one that leads. Ask that one."""
+
+
+# 170-179: backups and rebuilds of metadata
+
+
+class BadBackup(VarlogError, code=170):
+    """A file is no whole backup, or no whole survey, of metadata; nothing was changed."""
+
+
+class StoreNotEmpty(VarlogError, code=171):
+    """Metadata was to be put where some is, or where a metadata repository runs; nothing was changed."""
+
+
+class SurveysDisagree(VarlogError, code=172):
+    """What storage nodes hold contradicts itself, so that metadata cannot be made of it; the message says where."""
+
+
+class SurveysIncomplete(VarlogError, code=173):
+    """Something is missing that metadata is to be made of: a node, or positions; the message says what, and how to go
+    on without it."""
+
+
+# 180-189: TLS
+
+
+class TlsUnusable(VarlogError, code=180):
+    """A certificate, its private key or the CA's certificates are missing, do not belong together, have expired, or the
+    key can be read by others; the message says which file it is."""
+
+
+class WrongCertificate(VarlogError, code=181):
+    """One side of a connection does not accept the other's certificate: it has none, or one that has expired, is of
+    another CA, or is not for the host that was dialled."""
+
+
+class TlsMismatch(VarlogError, code=182):
+    """One side of a connection speaks TLS and the other does not; give all processes of a cluster certificates, or
+    none."""

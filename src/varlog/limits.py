@@ -98,6 +98,24 @@ JOURNAL_COMPACT_BYTES: Final = 16 * MIB
 WATCH_HISTORY_REVISIONS: Final = 4096
 WATCH_HISTORY_BYTES: Final = 64 * MIB
 
+# Metadata in etcd
+MAX_ETCD_ENDPOINTS: Final = 16
+MAX_ETCD_PREFIX: Final = 255
+ETCD_SECONDS: Final = 1.0
+"""What a request waits for an answer. Then another member is asked, and of a write the outcome is unknown."""
+ETCD_CONNECT_SECONDS: Final = 0.5
+ETCD_LOOK_SECONDS: Final = 2.0
+"""How often a member is asked how it is: so long a watch may go on waiting for one that is dead."""
+ETCD_VALUE_BYTES: Final = 1 * MIB
+"""etcd takes requests of 1.5 MiB in all, unless it is told otherwise."""
+ETCD_PAGE_KEYS: Final = 512
+"""Read at a time of what is under a prefix."""
+ETCD_REPLY_BYTES: Final = 64 * MIB
+ETCD_REQUESTS: Final = 256
+"""Of one store, not yet answered."""
+ETCD_READ_SECONDS: Final = 30.0
+"""For all pages of a read."""
+
 # Connections
 HELLO_BYTES: Final = 1 * KIB
 """The most a frame may hold before its sender has proven that it belongs to the cluster."""
@@ -123,6 +141,8 @@ STALL_SECONDS: Final = 30.0
 STALL_BYTES: Final = 1 * MIB
 """How much a peer has to send of a frame, or to take of what is queued for it, in that time."""
 MIN_SECRET_BYTES: Final = 32
+MAX_SECRETS: Final = 8
+"""That a secret file may hold at once."""
 
 # Daemons
 STOP_SECONDS: Final = 10
