@@ -20,7 +20,7 @@ FAMILIES = ("topic", "stream", "node")
 COMMANDS = [
     *((name,) for name in ("append", "read", "tail", "subscribe", "trim", "dev", "bench", "demo", "sim")),
     *((name,) for name in ("status", "doctor", "verify")),
-    ("secret", "new"),
+    *(("secret", verb) for verb in ("new", "show", "add", "promote", "retire")),
     *((family, verb) for family in FAMILIES for verb in ("add", "list", "describe", "remove")),
     *(("stream", verb) for verb in ("seal", "unseal", "sync", "move", "declare-lost")),
     *(("node", verb) for verb in ("drain", "undrain", "replace")),

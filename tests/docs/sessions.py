@@ -9,9 +9,9 @@ A page tells one story in one directory, from top to bottom. Of its fenced block
 - `text`, directly after one of these, is what the program prints, or what the command that goes on prints further;
 - `toml` that begins with a comment of a file's name is that file.
 
-Everything else is not run. A line `...` stands for any number of lines. Times, addresses, process ids and sizes are
-compared by their form only, and so are all numbers of a block after `<!-- numbers vary -->`. Well-known ports become
-free ones when commands run, and are put back in what is printed.
+Everything else is not run. A line `...` stands for any number of lines. Times, addresses, process ids, fingerprints
+and sizes are compared by their form only, and so are all numbers of a block after `<!-- numbers vary -->`. Well-known
+ports become free ones when commands run, and are put back in what is printed.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _VARYING: Final = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ][\d:.]+Z?"), "TIME"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r"\bpid \d+"), "pid N"),
+    (re.compile(r"\b[0-9a-f]{8}\b"), "FINGERPRINT"),
     (re.compile(r"\"timestamp\":\d+"), '"timestamp":N'),
     (re.compile(r"\d[\d,.]*(?= (?:B|kB|MB|GB|TB|s|ms|seconds)\b)"), "N"),
 )

@@ -105,4 +105,4 @@ def test_config_files_are_accepted(tmp_path: Path) -> None:
             file.write_text(block.text)
             load(programs[named[1]], {}, str(file))
             found += 1
-    assert found == 9
+    assert found == 10

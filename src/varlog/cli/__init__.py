@@ -90,7 +90,16 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "audit": manual_pipeline.AUDIT,
         },
     ),
-    "secret": (manual.SECRET, {"new": manual.SECRET_NEW}),
+    "secret": (
+        manual.SECRET,
+        {
+            "new": manual.SECRET_NEW,
+            "show": manual.SECRET_SHOW,
+            "add": manual.SECRET_ADD,
+            "promote": manual.SECRET_PROMOTE,
+            "retire": manual.SECRET_RETIRE,
+        },
+    ),
 }
 """Commands of two words: `varlog topic add` is `varlog.cli.topic.add_topic`, a dash is an underscore."""
 

@@ -326,7 +326,7 @@ p50_ms, p99_ms, max_ms.
 """,
 )
 
-SECRET: Final = Page("""Make the secret that the processes of a cluster know each other by.""")
+SECRET: Final = Page("""Make the secret that the processes of a cluster know each other by; replace it.""")
 SECRET_NEW: Final = Page(
     """Make a new secret file, readable by you alone.
 
@@ -339,6 +339,52 @@ file that is there is never replaced.
 
 JSON: secret_file.
 """,
+)
+_SECRET_STEPS: Final = """Examples
+
+  replace a secret while the cluster runs; after each command give the file to
+  all machines, and go on when all have it:
+    varlog secret add secret
+    varlog secret promote secret
+    varlog secret retire secret
+
+JSON: secret_file, proves, believes.
+"""
+SECRET_SHOW: Final = Page(
+    """Tell which secrets a file holds, by fingerprints: that to prove with first.
+
+Nobody can make a secret from its fingerprint. Daemons log the same ones when
+they have read a file that was changed.
+""",
+    """Examples
+
+    varlog secret show /etc/varlog/secret
+
+JSON: secret_file, proves, believes.
+""",
+)
+SECRET_ADD: Final = Page(
+    """Add a new secret to a file: it is believed, but not yet proven with.
+
+The first of three steps that replace a secret while the cluster runs. Daemons
+and clients read a changed file by themselves.
+""",
+    _SECRET_STEPS,
+)
+SECRET_PROMOTE: Final = Page(
+    """Prove with the newest secret of a file; the others are still believed.
+
+The second step. Take it when every machine has the file of the first.
+""",
+    _SECRET_STEPS,
+)
+SECRET_RETIRE: Final = Page(
+    """Remove all secrets of a file but the one to prove with.
+
+The last step. Take it when every machine has the file of the second. Done right
+after varlog secret add, it takes the new secret back.
+""",
+    _SECRET_STEPS,
 )
 
 DEMO: Final = Page(

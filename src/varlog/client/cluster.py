@@ -6,6 +6,9 @@ A caller names a cluster by a *cluster file*, by the directory that holds one, o
     metadata_repositories = ["127.0.0.1:9092"]
     cluster = 1
     secret_file = "secret"      # relative to the file
+    tls_cert = "cert.pem"       # as are these; all of them if the cluster uses TLS, else none
+    tls_key = "key.pem"
+    tls_ca = "ca.pem"
     topic = "log"               # what `connect` opens unless told otherwise
 
 Everything else (nodes, topics, log streams, the manager) is asked of the metadata repository.
@@ -22,8 +25,9 @@ import msgspec
 
 from varlog.errors import BadConfig, InvalidArgument, SecretUnusable
 from varlog.types import ClusterID
+from varlog.wire.credentials import Credentials, FileCredentials
 from varlog.wire.endpoint import parse_address
-from varlog.wire.secret import Secret
+from varlog.wire.tls import TlsFiles
 
 CLUSTER_FILE: Final = "cluster.toml"
 DEFAULT_DIRECTORY: Final = "varlog-data"
@@ -38,6 +42,15 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: int = 1
     secret_file: str = "secret"
     topic: str = DEFAULT_TOPIC
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    tls_ca: str | None = None
+
+    def tls(self, folder: Path) -> TlsFiles | None:
+        """The files for TLS, of a cluster file in that folder."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        return TlsFiles(folder / self.tls_cert, folder / self.tls_key, folder / self.tls_ca)
 
 
 class Cluster(NamedTuple):
@@ -45,21 +58,26 @@ class Cluster(NamedTuple):
 
     addresses: tuple[str, ...]
     cid: ClusterID
-    secret: Secret
+    credentials: Credentials
     topic: str
     """What to open unless told otherwise."""
 
 
 def find(
-    cluster: str | Path | None = None, *, cid: int | None = None, secret_file: str | Path | None = None
+    cluster: str | Path | None = None,
+    *,
+    cid: int | None = None,
+    secret_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
 ) -> Cluster:
-    """The cluster that a caller means. `cid` and `secret_file` go before what a cluster file says."""
+    """The cluster that a caller means. What is given besides `cluster` goes before what a cluster file says."""
     named = cluster if cluster is not None else os.environ.get(ENVIRONMENT) or DEFAULT_DIRECTORY
     path = Path(named)
     file = path / CLUSTER_FILE if path.is_dir() else path
     if file.is_file():
         known = read_file(file)
         secret = Path(secret_file) if secret_file is not None else file.parent / known.secret_file
+        tls = tls or known.tls(file.parent)
     elif isinstance(named, str) and ":" in named and os.sep not in named:
         known = ClusterFile(tuple(part.strip() for part in named.split(",")))
         if secret_file is None:
@@ -77,20 +95,23 @@ def find(
     given = known.cluster if cid is None else cid
     if not 0 < given < 1 << 32:
         raise InvalidArgument(f"a cluster id is from 1 to {(1 << 32) - 1}, not {given}")
-    return Cluster(known.metadata_repositories, ClusterID(given), Secret.load(secret), known.topic)
+    return Cluster(known.metadata_repositories, ClusterID(given), FileCredentials(secret, tls), known.topic)
 
 
 def read_file(path: Path) -> ClusterFile:
     """Read a cluster file."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text()), ClusterFile)
+        known = msgspec.convert(tomllib.loads(path.read_text()), ClusterFile)
     except (OSError, ValueError) as error:  # also what msgspec and tomllib raise
         raise BadConfig(f"{path}: {error}") from None
+    if len({known.tls_cert is None, known.tls_key is None, known.tls_ca is None}) > 1:
+        raise BadConfig(f"{path}: tls_cert, tls_key and tls_ca are given together or not at all")
+    return known
 
 
 def write_file(path: Path, cluster: ClusterFile) -> None:
     """Write a cluster file, whole or not at all."""
-    lines = [f"{key} = {_toml(value)}" for key, value in msgspec.structs.asdict(cluster).items()]
+    lines = [f"{key} = {_toml(value)}" for key, value in msgspec.structs.asdict(cluster).items() if value is not None]
     draft = path.with_name(f".{path.name}.new")
     draft.write_text("\n".join(lines) + "\n")
     draft.replace(path)

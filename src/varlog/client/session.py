@@ -41,7 +41,14 @@ is over when it ends, and in a long one the clients do not wear the metadata rep
 
 _SLOTS: Final = limits.CLIENT_OPERATIONS
 _SLOT: Final = _SLOTS - 1
-_FATAL: Final = (errors.WrongCluster, errors.WrongSecret, errors.WrongRole, errors.UnsupportedProtocol)
+_FATAL: Final = (
+    errors.WrongCluster,
+    errors.WrongSecret,
+    errors.WrongRole,
+    errors.UnsupportedProtocol,
+    errors.WrongCertificate,
+    errors.TlsMismatch,
+)
 
 
 class Participant(Protocol):
@@ -78,7 +85,7 @@ class Peer:
         self.snid = snid
         """0 if it is no storage node."""
         self._session = session
-        self.link = Link(location, session.identity, wants, session.cluster.secret, self)
+        self.link = Link(location, session.identity, wants, session.cluster.credentials, self)
         self.on_message = session.on_message
         self.link.open()
 

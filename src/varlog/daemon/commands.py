@@ -190,7 +190,7 @@ def _add(start: argparse.ArgumentParser, option: Option) -> None:
 
 def _placeholder(option: Option, plain: Any) -> str:
     if option.kind is Kind.PATH:
-        return "FILE" if option.key.endswith("_file") else "DIR"
+        return "DIR" if option.key in {"path", "volumes"} else "FILE"
     if option.kind is not None:
         return "HOST:PORT"
     choices = [choice for choice in get_args(plain) if isinstance(choice, str)]

@@ -24,6 +24,7 @@ from msgspec import Meta, Struct
 from varlog import limits
 from varlog.errors import BadConfig, InvalidArgument
 from varlog.wire.endpoint import parse_address
+from varlog.wire.tls import TlsFiles
 
 OFF: Final = "off"
 EVERY_INTERFACE: Final = frozenset({"0.0.0.0", "::"})
@@ -51,6 +52,31 @@ _SecretFile = Annotated[
     Meta(
         title="a path",
         description="The file that holds the cluster's secret; it must be readable by its owner alone (mode 0600).",
+        extra={"kind": Kind.PATH},
+    ),
+]
+_TLS = "All connections of the cluster are inside TLS if this is given; tls_cert, tls_key and tls_ca go together."
+_TlsCert = Annotated[
+    str | None,
+    Meta(
+        title="a path",
+        description=f"The file with the certificate (PEM) that this daemon shows. {_TLS}",
+        extra={"kind": Kind.PATH},
+    ),
+]
+_TlsKey = Annotated[
+    str | None,
+    Meta(
+        title="a path",
+        description="The file with the certificate's private key (PEM); readable by its owner alone (mode 0600).",
+        extra={"kind": Kind.PATH},
+    ),
+]
+_TlsCa = Annotated[
+    str | None,
+    Meta(
+        title="a path",
+        description="The file with the certificates of the CA (PEM) that those of all other processes are from.",
         extra={"kind": Kind.PATH},
     ),
 ]
@@ -156,11 +182,21 @@ class DaemonConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     cluster: _Cluster = 1
     secret_file: _SecretFile
+    tls_cert: _TlsCert = None
+    tls_key: _TlsKey = None
+    tls_ca: _TlsCa = None
     listen: _Listen
     http: _Http
     log_level: _LogLevel = "info"
     log_format: _LogFormat = "auto"
     ready_fd: _ReadyFd = None
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files that connections are made secure with, if they are."""
+        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
+            return None
+        return TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
 
 
 class StorageNodeConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -297,6 +333,10 @@ def _nearest(key: str, known: Mapping[str, Option]) -> str:
 
 def _check_together(config: DaemonConfig) -> None:
     """What is only wrong of several values together."""
+    tls = {key: getattr(config, key) is not None for key in ("tls_cert", "tls_key", "tls_ca")}
+    if any(tls.values()) and not all(tls.values()):
+        missing = ", ".join(key for key, given in tls.items() if not given)
+        raise BadConfig(f"{missing} is missing: tls_cert, tls_key and tls_ca are given together or not at all")
     if isinstance(config, StorageNodeConfig):
         places = [os.path.realpath(volume) for volume in config.volumes]
         twice = next(

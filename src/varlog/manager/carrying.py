@@ -16,9 +16,9 @@ from varlog.core.messages import CreateStream, Decided, Info, Message
 from varlog.manager.asking import ANSWER_SECONDS, Asking
 from varlog.types import LogStreamID
 from varlog.wire.connection import Connection
+from varlog.wire.credentials import Credentials
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import dial
-from varlog.wire.secret import Secret
 
 Reach = Callable[[Address], Connection]
 """The connection to an address; raises Unreachable."""
@@ -27,9 +27,9 @@ Reach = Callable[[Address], Connection]
 class Carrier:
     """See the module's text."""
 
-    def __init__(self, identity: Identity, secret: Secret, reach: Reach) -> None:
+    def __init__(self, identity: Identity, credentials: Credentials, reach: Reach) -> None:
         self._identity = identity
-        self._secret = secret
+        self._credentials = credentials
         self._reach = reach
         self.asking = Asking()
         self._making: dict[Conversation, set[LogStreamID]] = {}
@@ -69,7 +69,7 @@ class Carrier:
         """Of a node that is not known by name yet."""
         asking = Asking()
         connection = await dial(
-            location, self._identity, Role.STORAGE_NODE, self._secret, asking, timeout=ANSWER_SECONDS
+            location, self._identity, Role.STORAGE_NODE, self._credentials, asking, timeout=ANSWER_SECONDS
         )
         try:
             answer = await asking.ask(connection, message)

@@ -67,9 +67,9 @@ from varlog.manager.doing import Doing
 from varlog.manager.lookout import Lookout
 from varlog.types import ClusterID, StorageNodeID, Version
 from varlog.wire.connection import Connection
+from varlog.wire.credentials import Credentials, FileCredentials
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import Link
-from varlog.wire.secret import Secret
 from varlog.wire.server import Server
 
 AT_REST: Final = 0.5
@@ -110,9 +110,9 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
 class ManagerServer:
     """See the module's text. Made by `start`."""
 
-    def __init__(self, config: ManagerConfig, secret: Secret) -> None:
+    def __init__(self, config: ManagerConfig, credentials: Credentials) -> None:
         self._config = config
-        self._secret = secret
+        self._credentials = credentials
         self._loop = asyncio.get_running_loop()
         self._log = logs.get()
         self._identity = Identity(ClusterID(config.cluster), Role.MANAGER)
@@ -141,16 +141,16 @@ class ManagerServer:
         self._met = asyncio.Event()
         """A node has said how it is."""
 
-        self._carrier = Carrier(self._identity, secret, self._reach)
+        self._carrier = Carrier(self._identity, credentials, self._reach)
         self._conversations: set[asyncio.Task[None]] = set()
         self._registrar = Registrar(self._request, self._fresh_infos, _new_secret)
 
     @classmethod
     async def start(cls, config: ManagerConfig) -> ManagerServer:
-        secret = Secret.load(config.secret_file)
-        manager = cls(config, secret)
+        credentials = FileCredentials(config.secret_file, config.tls)
+        manager = cls(config, credentials)
         accepts = frozenset({Role.CLIENT})
-        manager._server = await Server.start(config.listen, manager._identity, accepts, secret, manager)
+        manager._server = await Server.start(config.listen, manager._identity, accepts, credentials, manager)
         manager._link(METADATA_REPOSITORY, config.metadata_repository, Role.METADATA_REPOSITORY)
         manager._beat()
         return manager
@@ -217,7 +217,7 @@ class ManagerServer:
     # Connections
 
     def _link(self, address: Address, location: str, role: Role, node_id: int = 0) -> None:
-        link = self._links[address] = Link(location, self._identity, role, self._secret, self, node_id)
+        link = self._links[address] = Link(location, self._identity, role, self._credentials, self, node_id)
         self._locations[address] = location
         link.open()
 

@@ -56,9 +56,9 @@ from varlog.metarepo.journal import Journal
 from varlog.storage.files import FileSystem
 from varlog.types import ClusterID, StorageNodeID
 from varlog.wire.connection import Connection
+from varlog.wire.credentials import FileCredentials
 from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Identity, Role
-from varlog.wire.secret import Secret
 from varlog.wire.server import Server
 
 TICK: Final = 0.2
@@ -123,7 +123,7 @@ class MetadataRepositoryServer:
         cls, config: MetadataRepositoryConfig, fs: FileSystem, failed: Callable[[errors.VarlogError], None]
     ) -> MetadataRepositoryServer:
         """Open the journal, take the lead, listen."""
-        secret = Secret.load(config.secret_file)
+        credentials = FileCredentials(config.secret_file, config.tls)
         cid = ClusterID(config.cluster)
         if not fs.is_writable_directory(config.path):  # rather than to begin anew where a disk is not mounted
             raise errors.NotWritable(f"{config.path} is not an existing directory that can be written")
@@ -136,7 +136,7 @@ class MetadataRepositoryServer:
             if metadata.repository.role is not Lead.LEADING:
                 raise errors.JournalFailed(f"the metadata journal in {config.path} cannot be led: {journal.failed}")
             identity = Identity(cid, Role.METADATA_REPOSITORY)
-            metadata._server = await Server.start(config.listen, identity, frozenset(_ACCEPTED), secret, metadata)
+            metadata._server = await Server.start(config.listen, identity, frozenset(_ACCEPTED), credentials, metadata)
         except BaseException:
             journal.close()
             raise

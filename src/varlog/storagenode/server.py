@@ -72,9 +72,9 @@ from varlog.storagenode.volumes import Volumes, space_of
 from varlog.storagenode.writing import VolumeWriting
 from varlog.types import MAX_ID, ClusterID, StorageNodeID
 from varlog.wire.connection import Connection
+from varlog.wire.credentials import Credentials, FileCredentials
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import Link
-from varlog.wire.secret import Secret
 from varlog.wire.server import Server
 
 TICK: Final = 0.1
@@ -107,12 +107,12 @@ class StorageNodeServer:
         config: StorageNodeConfig,
         volumes: Volumes,
         fs: FileSystem,
-        secret: Secret,
+        credentials: Credentials,
         failed: Callable[[errors.VarlogError], None],
     ) -> None:
         self._config = config
         self._volumes = volumes
-        self._secret = secret
+        self._credentials = credentials
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._log = logs.get().bind(snid=volumes.snid)
@@ -160,16 +160,16 @@ class StorageNodeServer:
         failed: Callable[[errors.VarlogError], None],
     ) -> StorageNodeServer:
         """Open the volumes, recover every replica, listen, and call the metadata repository."""
-        secret = Secret.load(config.secret_file)
+        credentials = FileCredentials(config.secret_file, config.tls)
         snid = StorageNodeID(config.snid) if config.snid is not None else None
         volumes = Volumes.open(
             fs, ClusterID(config.cluster), snid, config.volumes, error_if_exists=config.error_if_exists
         )
-        node = cls(config, volumes, fs, secret, failed)
+        node = cls(config, volumes, fs, credentials, failed)
         try:
             node.replicas.open_all()
             accepts = frozenset(_ACCEPTED)
-            node._server = await Server.start(config.listen, node.identity, accepts, secret, node)
+            node._server = await Server.start(config.listen, node.identity, accepts, credentials, node)
         except BaseException:
             node.replicas.close()
             volumes.close()
@@ -367,7 +367,7 @@ class StorageNodeServer:
 
     def _link(self, address: Address, location: str, role: Role) -> None:
         node_id = int(address.removeprefix("sn/")) if role is Role.STORAGE_NODE else 0
-        link = self._links[address] = Link(location, self.identity, role, self._secret, self, node_id)
+        link = self._links[address] = Link(location, self.identity, role, self._credentials, self, node_id)
         link.open()
 
     def _reach(self, address: Address) -> None:

@@ -28,11 +28,12 @@ from typing import Final, Protocol, cast
 from varlog import limits
 from varlog.batch import Buffer
 from varlog.core.messages import Message
-from varlog.errors import ConnectionLost, InvalidArgument, PeerStalled, VarlogError
+from varlog.errors import ConnectionLost, InvalidArgument, PeerStalled, ProtocolError, TlsMismatch, VarlogError
 from varlog.wire import catalogue
 from varlog.wire.endpoint import format_address
 from varlog.wire.frames import BUDGET, FrameReader
 from varlog.wire.hello import Handshake, Identity, PeerRefused, Refused, refusal
+from varlog.wire.tls import is_tls
 
 _EARLY_FLUSH: Final = 32 * limits.KIB
 """What is queued beyond this is not held until the end of the turn: the peer may as well begin with it. Otherwise many
@@ -42,6 +43,8 @@ _GATHER_MEAN: Final = 4 * limits.KIB
 """From this much on, and if the pieces have this size on average, they are gathered by the kernel instead of copied."""
 _GATHER_MOST: Final = 1024
 """How many pieces the kernel gathers in one call."""
+_HEARD_SECONDS: Final = 1.0
+"""How long a peer that is refused may take to hear it."""
 _KEEPALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
 
 _ENCODERS = catalogue.ENCODERS
@@ -324,6 +327,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport.set_write_buffer_limits(high, high // 4)
         self._watch = self.loop.call_later(limits.HELLO_SECONDS, self._on_hello_late)
         self._owner.on_opened(self)
+        self._begin_hello()
+
+    def _begin_hello(self) -> None:
         assert self._handshake is not None
         self._answer_hello(self._handshake.begin())
 
@@ -335,7 +341,13 @@ class Connection(asyncio.BufferedProtocol):
     def _advance_hello(self, nbytes: int) -> None:
         """As long as the hello lasts, messages are its own. What follows it in the same read is the receiver's."""
         reader = self._reader
-        reader.advance(nbytes, Connection._on_hello, self)
+        begin = reader.buffer() if not reader.received else None
+        try:
+            reader.advance(nbytes, Connection._on_hello, self)
+        except ProtocolError:
+            if begin is None or not is_tls(begin[:nbytes]):
+                raise
+            self._refuse(TlsMismatch("the dialer speaks TLS, the server does not"))
         if self._handshake is None and not self.closed:
             reader.halted = False
             reader.open()
@@ -360,6 +372,18 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_hello_late(self) -> None:
         self.close(PeerStalled(f"{self.remote} did not finish its hello within {limits.HELLO_SECONDS} s"))
+
+    def _refuse(self, error: VarlogError) -> None:
+        """Say why this is no connection, and wait a little for the peer to close: closing first would reset it if there
+        is more to read, and the peer might never learn why."""
+        self._queued += _ENCODERS[Refused](refusal(error), self._out)
+        self.flush()
+        self.closed = self._guarded = self._reader.halted = True
+        self.error = error
+        self._watch_nothing()
+        self._watch = self.loop.call_later(_HEARD_SECONDS, self._transport.abort)
+        if self._socket >= 0:
+            self._transport.write_eof()
 
     def _shut(self, error: VarlogError) -> None:
         """The peer has closed and said why."""

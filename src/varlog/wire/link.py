@@ -12,9 +12,10 @@ from typing import Final
 from varlog.core.messages import Message
 from varlog.errors import ConnectionLost, Unreachable, VarlogError
 from varlog.wire.connection import Connection, Owner, Receiver
+from varlog.wire.credentials import Credentials
 from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Dialing, Identity, Role
-from varlog.wire.secret import Secret
+from varlog.wire.secure import SecureConnection
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ async def dial(
     address: str,
     identity: Identity,
     wants: Role,
-    secret: Secret,
+    credentials: Credentials,
     receiver: Receiver,
     *,
     timeout: float = DIAL_SECONDS,  # noqa: ASYNC109  # what is raised has to say which address it was
@@ -49,7 +50,12 @@ async def dial(
     found at the address is not what was wanted."""
     host, port = parse_address(address)
     loop = asyncio.get_running_loop()
-    connection = Connection(Dialing(identity, wants, secret, node_id), receiver, owner, accepted=False)
+    hello = Dialing(identity, wants, credentials.secret, node_id)
+    tls = credentials.tls
+    if tls is None:
+        connection = Connection(hello, receiver, owner, accepted=False)
+    else:
+        connection = SecureConnection(hello, receiver, owner, tls.dial(host), accepted=False)
     try:
         async with asyncio.timeout(timeout):
             await loop.create_connection(lambda: connection, host, port)
@@ -90,7 +96,13 @@ class Link:
     longest_wait = 1.0
 
     def __init__(
-        self, address: str, identity: Identity, wants: Role, secret: Secret, receiver: Receiver, node_id: int = 0
+        self,
+        address: str,
+        identity: Identity,
+        wants: Role,
+        credentials: Credentials,
+        receiver: Receiver,
+        node_id: int = 0,
     ) -> None:
         self.address = address
         self.connection: Connection | None = None
@@ -99,7 +111,7 @@ class Link:
         """Why the last attempt failed or the last connection ended."""
         self._identity = identity
         self._wants = wants
-        self._secret = secret
+        self._credentials = credentials
         self._receiver = receiver
         self._node_id = node_id
         self._task: asyncio.Task[None] | None = None
@@ -150,7 +162,7 @@ class Link:
                     self.address,
                     self._identity,
                     self._wants,
-                    self._secret,
+                    self._credentials,
                     self._receiver,
                     owner=self,
                     node_id=self._node_id,

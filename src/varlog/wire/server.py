@@ -13,18 +13,22 @@ import logging
 from varlog import limits
 from varlog.errors import Busy, PeerStalled
 from varlog.wire.connection import Connection, Receiver
+from varlog.wire.credentials import Credentials
 from varlog.wire.endpoint import bind, cannot_listen, format_address
 from varlog.wire.hello import Accepting, Identity, Role
-from varlog.wire.secret import Secret
+from varlog.wire.secure import SecureConnection
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 512
+_LOOK_SECONDS = 1.0
 
 
 class Server:
     """Accepts connections of certain roles for one receiver."""
 
-    def __init__(self, identity: Identity, accepts: frozenset[Role], secret: Secret, receiver: Receiver) -> None:
+    def __init__(
+        self, identity: Identity, accepts: frozenset[Role], credentials: Credentials, receiver: Receiver
+    ) -> None:
         self.address = ""
         """Where it listens, with the port it was given."""
         self.connections: set[Connection] = set()
@@ -33,19 +37,20 @@ class Server:
         """How many connections ended before their hello was done."""
         self._identity = identity
         self._accepts = accepts
-        self._secret = secret
+        self._credentials = credentials
         self._receiver = receiver
         self._greeting: dict[Connection, None] = {}
         self._listener: asyncio.Server
         self._socket = -1
+        self._look: asyncio.TimerHandle | None = None
         self._closing = False
 
     @classmethod
     async def start(
-        cls, address: str, identity: Identity, accepts: frozenset[Role], secret: Secret, receiver: Receiver
+        cls, address: str, identity: Identity, accepts: frozenset[Role], credentials: Credentials, receiver: Receiver
     ) -> Server:
         """Listen at the address; port 0 lets the system choose one."""
-        server = cls(identity, accepts, secret, receiver)
+        server = cls(identity, accepts, credentials, receiver)
         loop = asyncio.get_running_loop()
         listening = await bind(address)
         try:
@@ -55,11 +60,14 @@ class Server:
             raise cannot_listen(address, error) from error
         server._socket = listening.fileno()
         server.address = format_address(listening.getsockname())
+        server._look_at_credentials()
         return server
 
     async def close(self) -> None:
         """Stop listening and close every connection; returns when all have ended."""
         self._closing = True
+        if self._look is not None:
+            self._look.cancel()
         asyncio.get_running_loop().remove_reader(self._socket)
         await asyncio.sleep(0)  # what asyncio has accepted in this turn would be lost if the listener was gone already
         self._listener.close()
@@ -69,9 +77,17 @@ class Server:
             await asyncio.gather(*(connection.gone() for connection in ending))
         await self._listener.wait_closed()
 
+    def _look_at_credentials(self) -> None:
+        """Whoever changed a file need not wait for the next connection to read in the log what became of it."""
+        _ = self._credentials.secret, self._credentials.tls
+        self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_at_credentials)
+
     def _accept(self) -> Connection:
-        handshake = Accepting(self._identity, self._accepts, self._secret)
-        return Connection(handshake, self._receiver, self, accepted=True)
+        hello = Accepting(self._identity, self._accepts, self._credentials.secret)
+        tls = self._credentials.tls
+        if tls is None:
+            return Connection(hello, self._receiver, self, accepted=True)
+        return SecureConnection(hello, self._receiver, self, tls.accept(), accepted=True)
 
     # The connections' owner
 
