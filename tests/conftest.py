@@ -6,10 +6,14 @@ ones, run them with `--hypothesis-profile=explore`.
 Spark takes half a minute to start, so a process of tests has one session for all of them, the fixture `spark`. Files
 with tests that use it stay together in one process (`pytest -n 2 --dist loadgroup`), and so do the tests of a file that
 shares something among them; all other tests spread.
+
+An etcd of three members is shared by all tests of a process, too: the fixture `etcd`. Each test has a prefix of its own
+in it, or starts one of its own if it is to break it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,6 +22,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+from varlog.etcdserver import EtcdCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,3 +84,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield found
     found.stop()
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    """One etcd for all tests of a process, which they leave running as they found it."""
+    cluster = EtcdCluster(tmp_path_factory.mktemp("etcd"))
+    asyncio.run(cluster.start())
+    yield cluster
+    asyncio.run(cluster.stop())

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import random
 from collections.abc import Callable
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from varlog.core.store import (
     LEADER_KEY,
@@ -15,11 +16,17 @@ from varlog.core.store import (
     LeaseID,
     LeaseOutcome,
     MetadataStore,
+    ReadOutcome,
     ReadResult,
     Txn,
     TxnOutcome,
+    WatchEvents,
     WatchNotice,
 )
+from varlog.etcdserver import EtcdCluster
+from varlog.metarepo.etcd.address import EtcdAddress
+from varlog.metarepo.etcd.store import EtcdStore
+from varlog.metarepo.etcd.watching import EtcdWatch
 from varlog.metarepo.journal import Journal, JournalOptions
 from varlog.sim.disk import SimDisk
 from varlog.sim.store import SimStore, SimStoreClient, StoreFaults
@@ -63,6 +70,8 @@ class Rig(Protocol):
         """Let every request sent so far be answered, without letting leases end."""
 
     def advance(self, seconds: float) -> None: ...
+
+    def close(self) -> None: ...
 
 
 def pump(journal: Journal) -> None:
@@ -112,6 +121,9 @@ class JournalRig:
             self.journal.tick(self._now)
         pump(self.journal)
 
+    def close(self) -> None:
+        """Its disk is forgotten with it."""
+
 
 class Timeline:
     """The least a simulated store needs of a world: time that passes when told to."""
@@ -140,10 +152,104 @@ class SimRig:
         self.second = SimStoreClient(self.sim, self.timeline.schedule)
 
     def settle(self) -> None:
-        self.timeline.run(0.1)
+        self.timeline.run(0.2)
 
     def advance(self, seconds: float) -> None:
         self.timeline.run(seconds)
+
+    def close(self) -> None:
+        """Its world is forgotten with it."""
+
+
+class ObservedStore(EtcdStore):
+    """Keeps its watches and leases in sight."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.watches: list[EtcdWatch] = []
+        self.leases: list[LeaseID] = []
+
+    def watch(self, prefix: str, after_revision: int, notify: Callable[[WatchNotice], None]) -> EtcdWatch:
+        watch = super().watch(prefix, after_revision, notify)
+        self.watches.append(watch)
+        return watch
+
+    def lease_grant(self, ttl: int, done: Callable[[LeaseOutcome], None]) -> None:
+        def on_granted(outcome: LeaseOutcome) -> None:
+            if isinstance(outcome, Lease):
+                self.leases.append(outcome.id)
+            done(outcome)
+
+        super().lease_grant(ttl, on_granted)
+
+
+class EtcdRig:
+    """A prefix of its own in a real etcd, where nobody else writes meanwhile: a revision is the rig's, or nobody's.
+
+    So a watch of everything under the prefix has every revision, and says which of them a narrower watch still waits
+    for.
+    """
+
+    SECONDS: Final = 10.0
+    LOOK_AGAIN: Final = 0.001
+    _numbers = count(1)
+
+    def __init__(self, etcd: EtcdCluster) -> None:
+        self._loop = asyncio.new_event_loop()
+        address = EtcdAddress.parse(etcd.url(f"conformance/{next(self._numbers)}"))
+        any_version = not etcd.program.is_sound
+        self.store, self.second = [
+            self._loop.run_until_complete(ObservedStore.open(address, any_version=any_version)) for _ in range(2)
+        ]
+        self._history: list[WatchEvents] = []
+        self._all = EtcdStore.watch(self.second, "", self._revision(), self._on_change)
+
+    def _on_change(self, notice: WatchNotice) -> None:
+        assert isinstance(notice, WatchEvents)
+        self._history.append(notice)
+
+    def _revision(self) -> int:
+        return self._loop.run_until_complete(self._read_revision())
+
+    async def _read_revision(self) -> int:
+        answer: asyncio.Future[ReadOutcome] = asyncio.get_running_loop().create_future()
+        self.second.read((), answer.set_result)
+        outcome = await answer
+        assert isinstance(outcome, ReadResult)
+        return outcome.revision
+
+    def settle(self) -> None:
+        self._loop.run_until_complete(asyncio.wait_for(self._settled(), self.SECONDS))
+
+    async def _settled(self) -> None:
+        await self._until(lambda: not self.store.pending and not self.second.pending)
+        revision = await self._read_revision()
+        await self._until(lambda: self._all.told >= revision)
+        await self._until(lambda: all(map(self._has_been_told, self.store.watches + self.second.watches)))
+        await self._until(lambda: not self.store.pending and not self.second.pending)
+
+    def _has_been_told(self, watch: EtcdWatch) -> bool:
+        behind = [events for events in self._history if events.revision > watch.told]
+        keys = [key for events in behind for key in (*events.deletes, *(kv.key for kv in events.puts))]
+        return watch.ended or not any(key.startswith(watch.prefix) for key in keys)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():  # noqa: ASYNC110  # what the store is waiting for has no event of its own
+            await asyncio.sleep(self.LOOK_AGAIN)
+
+    def advance(self, seconds: float) -> None:
+        """etcd has a clock of its own."""
+        self._loop.run_until_complete(asyncio.sleep(seconds))
+        self.settle()
+
+    def close(self) -> None:
+        """Nothing is left that would change the revision while the next one looks at it."""
+        for lease in self.store.leases + self.second.leases:
+            self.store.lease_revoke(lease, unheard)
+        self.settle()
+        for store in (self.store, self.second):
+            self._loop.run_until_complete(store.close())
+        self._loop.close()
 
 
 def commit(rig: Rig, txn: Txn) -> TxnOutcome:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from varlog import limits
 from varlog.core.store import (
@@ -34,7 +34,6 @@ from varlog.core.store import (
     RemainingOutcome,
     Txn,
     TxnOutcome,
-    Watch,
     WatchNotice,
     check_ttl,
     check_txn,
@@ -93,9 +92,7 @@ class EtcdStore:
         self._closed = False
 
     @classmethod
-    async def open(
-        cls, address: EtcdAddress, options: EtcdOptions | None = None, *, any_version: bool = False
-    ) -> EtcdStore:
+    async def open(cls, address: EtcdAddress, options: EtcdOptions | None = None, *, any_version: bool = False) -> Self:
         """Raises UnsuitableEtcd, EtcdRefused, InvalidArgument, SecretUnusable, or StoreUnavailable if no member of a
         working etcd is reached. `any_version` takes also an etcd that is known to lose data."""
         options = options or EtcdOptions()
@@ -151,7 +148,7 @@ class EtcdStore:
 
     def txn(self, txn: Txn, done: Callable[[TxnOutcome], None]) -> None:
         check_txn(txn, self.max_value_bytes)
-        self._request(self._txn(self._keys.txn(txn), bool(txn.puts or txn.deletes)), done, _lost_write)
+        self._request(self._txn(txn), done, _lost_write)
 
     def read(self, keys: Sequence[str], done: Callable[[ReadOutcome], None]) -> None:
         if len(keys) > limits.METADATA_TXN_OPERATIONS:
@@ -161,7 +158,7 @@ class EtcdStore:
     def read_prefix(self, prefix: str, done: Callable[[ReadOutcome], None]) -> None:
         self._request(self._read_prefix(prefix), done, _lost_read)
 
-    def watch(self, prefix: str, after_revision: int, notify: Callable[[WatchNotice], None]) -> Watch:
+    def watch(self, prefix: str, after_revision: int, notify: Callable[[WatchNotice], None]) -> EtcdWatch:
         watch = EtcdWatch(self._endpoints, self._keys, prefix, after_revision, notify)
         if not self._closed:
             watch.end = self._start(watch.follow()).cancel
@@ -217,17 +214,21 @@ class EtcdStore:
 
     # What is asked of etcd
 
-    async def _txn(self, body: bytes, writes: bool) -> TxnOutcome:
+    async def _txn(self, txn: Txn) -> TxnOutcome:
         try:
-            outcome = self._keys.txn_outcome(await self._endpoints.call("/v3/kv/txn", body))
+            outcome = self._keys.txn_outcome(await self._endpoints.call("/v3/kv/txn", self._keys.txn(txn)))
         except _FAILURES as e:
             return _failed_write(e)
-        if writes and type(outcome) is Committed and not self._closed:
-            forgotten = self._history.note(outcome.revision, len(body))
-            if forgotten is not None:
-                self.pending += 1
-                self._start(self._compact(forgotten))
+        if type(outcome) is Committed and (txn.puts or txn.deletes):
+            self._note(outcome.revision, txn)
         return outcome
+
+    def _note(self, revision: int, txn: Txn) -> None:
+        size = sum([len(put.key) + len(put.value) for put in txn.puts])
+        forgotten = self._history.note(revision, size)
+        if forgotten is not None and not self._closed:
+            self.pending += 1
+            self._start(self._compact(forgotten))
 
     async def _compact(self, revision: int) -> None:
         """Nothing depends on it but etcd's size: if it fails, the next one does it all."""
