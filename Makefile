@@ -1,5 +1,6 @@
 # Everything runs from .venv, which is made once and again only when pyproject.toml changes; after that nothing here
-# needs the network. All paths are relative, so the checkout may lie anywhere, also under a name with spaces.
+# needs the network. An etcd for the tests is brought into it too, without root (see src/varlog/etcdserver.py). All paths
+# are relative, so the checkout may lie anywhere, also under a name with spaces.
 
 PYTHON ?= python3
 JOBS   ?= 2
@@ -24,6 +25,7 @@ venv: $(STAMP) ## make .venv with the package and everything needed to work on i
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --editable '.[dev]'
+	-@$(RUN) -m varlog.etcdserver
 	@touch $(STAMP)
 
 .PHONY: demo
