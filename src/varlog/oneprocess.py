@@ -101,7 +101,7 @@ class EmbeddedCluster:
 
     async def _register(self, topic: str, streams: int, nodes: int) -> None:
         manager = self.manager
-        await _until(lambda: manager.metadata is not None)
+        await _until(lambda: manager.metadata is not None and manager.leads)
         for node in self.nodes:
             if node.snid not in manager.registered:
                 await manager.do(AddNode(0, node.address))

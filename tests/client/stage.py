@@ -21,9 +21,11 @@ from varlog.core.messages import (
     GetMetadata,
     GetTail,
     Info,
+    Leading,
     Message,
     Metadata,
     NodeInfo,
+    NotLeading,
     Scan,
     ScanReply,
     StoredLine,
@@ -32,7 +34,7 @@ from varlog.core.messages import (
     TopicInfo,
     TrimTopic,
 )
-from varlog.types import GLSN, LLSN, ClusterID, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+from varlog.types import GLSN, LLSN, ClusterID, Epoch, LogStreamID, StorageNodeID, StreamStatus, Term, TopicID, Version
 from varlog.wire import Connection, Identity, Role, Secret, Server
 
 CID = ClusterID(7)
@@ -50,6 +52,8 @@ class Puppet:
         """Hears everything and answers nothing."""
         self.heard: list[Message] = []
         self.connections: list[Connection] = []
+        self.standing: Leading | NotLeading | None = None
+        """What it says to whoever connects."""
         self._server: Server | None = None
         self.address = "127.0.0.1:0"
 
@@ -77,6 +81,8 @@ class Puppet:
 
     def on_connected(self, connection: Connection) -> None:
         self.connections.append(connection)
+        if self.standing is not None:
+            connection.send(self.standing)
 
     def on_message(self, connection: Connection, message: Message) -> None:
         self.heard.append(message)
@@ -121,6 +127,8 @@ class Stage:
             TrimTopic: self._on_trim,
         }
         self.repositories = [Puppet(dict(metadata)) for _ in range(repositories)]
+        self.term = 0
+        self.elect(0)
         self.nodes = {
             StorageNodeID(snid): Puppet(
                 {Append: self._on_append, Scan: self._on_scan, GetInfo: self._info_of(StorageNodeID(snid))}
@@ -152,6 +160,16 @@ class Stage:
         await self.stop()
 
     # The metadata repository
+
+    def elect(self, number: int) -> None:
+        """Let one of the metadata repositories lead, and all of them say so."""
+        self.term += 1
+        address = self.repositories[number].address
+        for other, repository in enumerate(self.repositories):
+            leads = other == number
+            repository.standing = Leading(Term(self.term)) if leads else NotLeading(Term(self.term), address)
+            for connection in repository.connections:
+                connection.send(repository.standing)
 
     def change(self, lsid: int, **fields: Any) -> None:
         """Decide something about a log stream."""

@@ -18,7 +18,7 @@ from varlog.types import StorageNodeID, Version
 from varlog.wire import Connection, Identity, Role, Secret
 
 
-def test_a_repository_that_does_not_lead_makes_the_next_be_asked(tmp_path: Path) -> None:
+def test_a_repository_that_leads_no_more_makes_the_one_that_does_be_asked(tmp_path: Path) -> None:
     async def main() -> None:
         async with await Stage.start(tmp_path, repositories=2) as stage, varlog.connect(tmp_path) as log:
 
@@ -26,11 +26,10 @@ def test_a_repository_that_does_not_lead_makes_the_next_be_asked(tmp_path: Path)
                 connection.send(Tail(message.request, errors.NotLeader.code))
 
             await until(lambda: all(repository.connections for repository in stage.repositories))
-            for repository in stage.repositories:
-                repository.answers[GetTail] = refuse
+            stage.repositories[0].answers[GetTail] = refuse
             asking = asyncio.ensure_future(log.tail())
-            await until(lambda: all(repository.of(GetTail) for repository in stage.repositories))
-            stage.repositories[1].answers[GetTail] = stage._on_get_tail
+            await until(lambda: bool(stage.repositories[0].of(GetTail)))
+            stage.elect(1)
             assert await asking == 0
 
     run(main())

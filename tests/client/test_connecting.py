@@ -12,6 +12,7 @@ from tests.client.rig import run, until
 from tests.client.stage import CID, Stage
 from varlog import errors
 from varlog.client.cluster import CLUSTER_FILE, ClusterFile, find, read_file, write_file
+from varlog.core.messages import GetTail
 from varlog.wire import Identity, Role, Secret, Server, catalogue
 from varlog.wire.endpoint import format_address
 from varlog.wire.hello import refusal
@@ -141,17 +142,48 @@ def test_a_silent_cluster_is_told_in_time(tmp_path: Path) -> None:
 # Several metadata repositories
 
 
-def test_one_repository_of_several_is_enough(tmp_path: Path) -> None:
+def test_O3_the_repository_that_leads_is_asked_and_the_next_one_when_it_is_gone(tmp_path: Path) -> None:
     async def main() -> None:
         async with await Stage.start(tmp_path, repositories=3) as stage:
             await stage.repositories[0].stop()
-            stage.repositories[1].silent = True
+            stage.elect(2)
             async with varlog.connect(tmp_path) as log:
                 assert (await log.append(b"x")).glsn == 1
                 assert await log.tail() == 1
                 await stage.repositories[0].restart()
                 await stage.repositories[2].stop()
-                assert await log.tail() == 1
+                asking = asyncio.ensure_future(log.tail())
+                await until(lambda: log._session.asking.leader is None)
+                stage.elect(0)
+                assert await asking == 1
+                assert not stage.repositories[1].heard, "it never led"
+
+    run(main())
+
+
+def test_O3_a_question_goes_to_the_new_leader_while_the_old_one_is_silent(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, repositories=2) as stage, varlog.connect(tmp_path) as log:
+            await until(lambda: all(repository.connections for repository in stage.repositories))
+            stage.repositories[0].silent = True
+            asking = asyncio.ensure_future(log.tail())
+            await until(lambda: bool(stage.repositories[0].of(GetTail)))
+            stage.elect(1)
+            assert await asking == 0
+
+    run(main())
+
+
+def test_a_cluster_without_a_leader_is_told_with_where_one_is_said_to_be(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path, repositories=2) as stage:
+            stage.elect(1)
+            first, second = (repository.address for repository in stage.repositories)
+            await stage.repositories[1].stop()
+            with pytest.raises(
+                errors.Unreachable, match=f"{first}: does not lead.*{second}: .* said to be at {second}"
+            ):
+                await varlog.connect(tmp_path, timeout=0.3)
 
     run(main())
 

@@ -16,6 +16,7 @@ import uvloop
 
 from tests.cluster.waiting import pause
 from varlog import batch, errors
+from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.describing import describe
 from varlog.core.messages import (
     AddNode,
@@ -26,9 +27,12 @@ from varlog.core.messages import (
     GetInfo,
     GetMetadata,
     Info,
+    Leading,
     Managed,
     Message,
     Metadata,
+    NotLeading,
+    RegisterManager,
     StreamInfo,
 )
 from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig
@@ -77,6 +81,8 @@ class Caller:
     def __init__(self) -> None:
         self.connection: Connection
         self.heard: list[Message] = []
+        self.standings: list[Leading | NotLeading] = []
+        """What a metadata repository said of itself."""
         self.ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         """Why the connection ended, an error or None."""
         self._requests = 0
@@ -101,6 +107,8 @@ class Caller:
         answer = self._waiting.pop(getattr(message, "request", 0), None)
         if answer is not None:
             answer.set_result(message)
+        elif isinstance(message, Leading | NotLeading):
+            self.standings.append(message)
         else:
             self.heard.append(message)
 
@@ -229,8 +237,15 @@ class Small:
         return managed.value
 
     async def decide(self, build: Callable[[int], Message]) -> Decided:
-        """Ask the metadata repository for a decision, as a manager does."""
+        """Ask the metadata repository for a decision, through the manager that leads or as the only one there is."""
+        leading = [manager for manager in self.managers if manager.leads]
+        if leading:
+            carrier = leading[0]._carrier
+            answer = await carrier.asking.ask(carrier._reach(METADATA_REPOSITORY), build(leading[0]._request()))
+            assert isinstance(answer, Decided)
+            return answer
         caller = await self.call_vmr(Role.MANAGER)
+        assert (await caller.ask(Decided, lambda request: RegisterManager(request, "127.0.0.1:1"))).code == 0
         decided = await caller.ask(Decided, build)
         caller.connection.close()
         return decided
@@ -267,7 +282,7 @@ class Small:
         await self.running(len(self.streams()))
 
     async def add_nodes(self) -> None:
-        await until(lambda: self.managers[0].is_connected)
+        await until(lambda: self.managers[0].leads)
         for node in self.nodes.values():
             await self.add_node(node)
 

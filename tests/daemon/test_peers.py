@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.wire.peers import CLUSTER, SECRET, Recorder, run, serve
+from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.messages import GetMetadata
 from varlog.daemon.peers import Peers, answers_ping
 from varlog.wire import Connection, Identity, Ping, Pong, Role, Server, dial
@@ -60,11 +61,33 @@ def test_everybody_has_a_name() -> None:
                 (Role.CLIENT, 0),
             ):
                 await enter(there, server, role, node_id)
-            assert there.names == ["sn/8", "mr", "guest/1", "guest/2", "guest/3"]
+            assert there.names == ["sn/8", "mr/1", "guest/2", "guest/3", "guest/4"]
             assert len(there.peers) == 5
             for connection, name in zip(there.connections, there.names, strict=True):
                 assert there.peers.name(connection) == name
                 assert there.peers.at(name) is connection
+
+    run(main())
+
+
+def test_one_of_the_metadata_repositories_is_the_one_that_is_followed() -> None:
+    async def main() -> None:
+        async with lobby() as (there, server):
+            older, newer = [await enter(there, server, Role.METADATA_REPOSITORY) for _ in range(2)]
+            assert not there.peers.send(METADATA_REPOSITORY, GetMetadata(1)), "nobody is yet"
+            there.peers.follow(there.connections[0])
+            assert there.peers.send(METADATA_REPOSITORY, GetMetadata(2))
+            assert await older[1].received(1) == [GetMetadata(2)]
+            there.peers.follow(there.connections[1])
+            assert there.peers.send(METADATA_REPOSITORY, GetMetadata(3))
+            assert await newer[1].received(1) == [GetMetadata(3)]
+            older[0].close()
+            await there.ended(1)
+            assert there.peers.at(METADATA_REPOSITORY) is there.connections[1]
+            newer[0].close()
+            await there.ended(2)
+            assert there.peers.at(METADATA_REPOSITORY) is None
+            there.peers.follow(None)
 
     run(main())
 

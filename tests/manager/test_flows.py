@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.waiting import pause
 from tests.daemon.small import TOPIC, Small, cluster, run, until
 from varlog import errors
 from varlog.core.executor import LogStreamExecutor
@@ -16,8 +17,9 @@ from varlog.core.identity import boot_of
 from varlog.core.messages import (
     AddLogStream,
     AddStream,
-    AddTopic,
     CreateStream,
+    Decided,
+    RegisterManager,
     RemoveStream,
     ReplicaReply,
     Scan,
@@ -164,33 +166,51 @@ def test_M3_a_log_stream_whose_making_was_not_finished_counts_for_nothing(tmp_pa
     run(main())
 
 
-def test_M3_two_managers_at_once_do_no_harm(tmp_path: Path) -> None:
+def test_M4_of_two_managers_one_acts_and_the_other_takes_over_from_it(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path) as small:
             first = small.managers[0]
             second = await small.start_manager()
             await until(lambda: second.answering == [1, 2, 3])
-            assert (await small.metadata()).manager == second.address, "who came last is found"
-            made = await asyncio.gather(
-                *(
-                    small.manage(lambda request: AddStream(request, TOPIC), manager)
-                    for manager in (first, second, first, second)
-                )
-            )
-            assert sorted(made) == [2, 3, 4, 5]
-            await small.running(5)
-            for number in (1, 2):
-                await small.stop_node(number)
-            for number in (1, 2):
-                await small.start_node(number)
-            await small.running(5, beyond=2)
+            await until(lambda: first.address in second.leader_elsewhere)
+            assert (await small.metadata()).manager == first.address
+            assert (first.leads, second.leads) == (True, False)
+            with pytest.raises(errors.StandBy, match=first.address):
+                await small.manage(lambda request: AddStream(request, TOPIC), second)
+            assert await small.manage(lambda request: AddStream(request, TOPIC), first) == 2
+            await small.running(2)
+            await small.stop_node(1)
+            await small.stop_manager(first)
+            await small.start_node(1)
+            await small.running(2, beyond=2)
+            assert second.leads
+            assert (await small.metadata()).manager == second.address
+            assert await small.manage(lambda request: AddStream(request, TOPIC), second) == 3
+            await small.running(3)
             await stays(small, second)
-            with pytest.raises(errors.AlreadyExists):
-                await asyncio.gather(
-                    *(small.manage(lambda request: AddTopic(request, "new", 0, 0, 1), m) for m in (first, second))
-                )
-            for lsid in range(1, 6):
-                assert (await small.append(b"x", lsid=lsid, writer=lsid)).code == 0
+
+    run(main())
+
+
+def test_M4_a_manager_that_slept_and_was_replaced_does_nothing_when_it_wakes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as small:
+            (first,) = small.managers
+            assert first._timer is not None
+            first._timer.cancel()  # it sleeps
+            other = await small.call_vmr(Role.MANAGER)
+            register = partial(RegisterManager, address="127.0.0.1:1")
+            assert (await other.ask(Decided, register)).code == errors.StandBy.code
+            while (await other.ask(Decided, register)).code:
+                await pause(0.05)
+            assert not first.leads
+            with pytest.raises(errors.StandBy):
+                await small.manage(lambda request: AddStream(request, TOPIC), first)
+            assert len(small.streams()) == 1
+            first._beat()
+            other.connection.close()
+            await until(lambda: first.leads)
+            assert (await small.metadata()).manager == first.address
 
     run(main())
 

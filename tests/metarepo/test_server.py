@@ -137,7 +137,7 @@ def test_M1_what_is_registered_is_bounded(tmp_path: Path) -> None:
                 decided = await small.decide(build)
                 assert decided.code == errors.InvalidArgument.code, build(0)
                 assert 0 < len(decided.detail) <= limits.MAX_DETAIL
-            assert small.vmr.repository.state.version == 0
+            assert small.vmr.repository.state.version == 1, "that a manager registered"
 
     run(main())
 
@@ -270,6 +270,7 @@ def test_rule16_a_journal_that_fails_ends_it_at_once(tmp_path: Path) -> None:
             await small.start_vmr(fs=disk)
             bystander = await small.call_vmr()
             manager = await small.call_vmr(Role.MANAGER)
+            await manager.ask(Decided, lambda request: RegisterManager(request, "127.0.0.1:1"))
             disk.fail_syncs()
             for request in (1, 2):
                 manager.connection.send(CreateTopic(request, f"topic {request}", 1, 1))

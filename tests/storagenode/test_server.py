@@ -25,6 +25,7 @@ from varlog.core.messages import (
     GetInfo,
     GetMetadata,
     Info,
+    Leading,
     Message,
     RemoveLogStream,
     ReopenLogStream,
@@ -278,7 +279,8 @@ class Repository:
         self.reports: list[Report] = []
         self._answers = list(answers)
 
-    def on_connected(self, connection: Connection) -> None: ...
+    def on_connected(self, connection: Connection) -> None:
+        connection.send(Leading(Term(1)))
 
     def on_message(self, connection: Connection, message: Message) -> None:
         if isinstance(message, AnnounceNode):

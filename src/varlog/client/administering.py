@@ -59,6 +59,7 @@ from varlog.core.messages import (
 )
 from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
 from varlog.wire.link import Link
+from varlog.wire.tls import TlsFiles
 
 LOOK_AGAIN: Final = 0.05
 MANAGER_SECONDS: Final = 2.0
@@ -330,12 +331,18 @@ class Admin:
     async def _ask_manager(self, build: Callable[[int], Message], deadline: float, *, changes: bool) -> Message:
         session = self._session
         give_up = min(deadline, session.loop.time() + MANAGER_SECONDS)
-        while (manager := session.manager()) is None:
+        while True:
+            manager = session.manager()
+            missing: errors.VarlogError = errors.Unreachable(NO_MANAGER)
+            if manager is not None:
+                try:
+                    return await session.asking.ask(build, deadline, of=manager, repeats=not changes, changes=changes)
+                except errors.StandBy as standing_by:  # it has done nothing, and another one leads, or will soon
+                    missing = standing_by
             if session.loop.time() + 2 * LOOK_AGAIN > give_up:
-                raise errors.Unreachable(NO_MANAGER)
+                raise missing
             await asyncio.sleep(LOOK_AGAIN)
             await session.refreshed(deadline)
-        return await session.asking.ask(build, deadline, of=manager, repeats=not changes, changes=changes)
 
     async def _running(
         self, wanted: Callable[[StreamInfo], bool], count: int, deadline: float, what: str = "made"
@@ -373,6 +380,7 @@ def admin(
     *,
     cid: int | None = None,
     secret_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Connecting[Admin]:
     """Connect to a cluster to administer it; the arguments are those of `varlog.connect`.
@@ -389,6 +397,6 @@ def admin(
     limit = check_timeout(timeout)
 
     async def make() -> Admin:
-        return Admin(await open_session(cluster, cid, secret_file, limit), limit)
+        return Admin(await open_session(cluster, cid, secret_file, limit, tls), limit)
 
     return Connecting(make)

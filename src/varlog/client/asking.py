@@ -1,10 +1,10 @@
 """Questions with one answer: to a metadata repository, to a storage node, to the manager.
 
 A question that changes nothing, or changes the same thing however often it is asked (`repeats`), is asked again on each
-new connection, after a silence, and when it was put to a repository that does not lead. Any other is sent once: if the
-connection breaks before the answer, what became of it is not known.
+new connection, after a silence, and when another metadata repository leads. Any other is sent once: if the connection
+breaks before the answer, what became of it is not known.
 
-Repositories are asked one at a time; a silent, unreachable or deposed one makes the next the one that is asked.
+Of the metadata repositories the one that leads is asked (`varlog.core.following`); while there is none, questions wait.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from copy import copy
 from typing import Final
 
 from varlog import errors
-from varlog.core.messages import Message
+from varlog.core.following import Following
+from varlog.core.messages import Leading, Message, NotLeading
 from varlog.wire.connection import Connection
 from varlog.wire.link import Link
 
@@ -29,7 +30,7 @@ class _Question:
     def __init__(self, message: Message, link: Link | None, deadline: float, repeats: bool, changes: bool) -> None:
         self.message = message
         self.link = link
-        """None: whichever repository is asked at present."""
+        """None: whichever metadata repository leads."""
         self.deadline = deadline
         self.repeats = repeats
         self.changes = changes
@@ -52,7 +53,7 @@ class Asking:
         self.new_request = new_request
         self._questions: dict[int, _Question] = {}
         self._repositories: list[Link] = []
-        self._asked = 0
+        self._following: Following[Link] = Following()
         self._closed: errors.VarlogError | None = None
 
     @property
@@ -86,36 +87,45 @@ class Asking:
             del self._questions[request]
 
     def tell_repository(self, message: Message) -> None:
-        """Send to the repository that is asked at present; nothing is waited for."""
-        self._repository().send(message)
+        """Send to the metadata repository that leads, if there is one; nothing is waited for."""
+        if self.leader is not None:
+            self.leader.send(message)
 
-    def ask_another_repository(self) -> None:
-        """The one that is asked at present does not answer."""
-        self._asked += 1
+    @property
+    def leader(self) -> Link | None:
+        """The metadata repository that is asked."""
+        return self._following.leader
 
-    def _repository(self) -> Link:
-        """The one that is asked at present; another one if it is not connected and that is."""
-        repositories = self._repositories
-        for _ in repositories:
-            link = repositories[self._asked % len(repositories)]
-            if link.connected:
-                return link
-            self._asked += 1
-        return repositories[self._asked % len(repositories)]
+    def on_said(self, link: Link, said: Leading | NotLeading) -> bool:
+        """A metadata repository says whether it leads. True if there is somebody to ask anew."""
+        if not self._following.on_said(link, said) or self.leader is None:
+            return False
+        for question in list(self._questions.values()):
+            if question.link is None and (question.repeats or not question.sent):
+                self._put(question)
+        return True
+
+    def why_nobody_leads(self) -> str:
+        """What is known of each metadata repository."""
+        states = (f"{link.address}: {_state(link)}" for link in self._repositories)
+        elsewhere = self._following.known_elsewhere()
+        hint = f"; one that leads is said to be at {elsewhere}" if elsewhere else ""
+        return f"{'; '.join(states)}{hint}"
 
     def _put(self, question: _Question) -> None:
-        link = question.link or self._repository()
+        link = question.link or self.leader
         question.asked_at = self._loop.time()
         question.again = False
-        question.sent |= link.send(question.message)
+        question.sent |= link is not None and link.send(question.message)
 
     def on_connected(self, connection: Connection) -> None:
         for question in list(self._questions.values()):
-            link = question.link or self._repository()
-            if link.connection is connection and (question.repeats or not question.sent):
+            link = question.link
+            if link is not None and link.connection is connection and (question.repeats or not question.sent):
                 self._put(question)
 
     def on_closed(self, link: Link) -> None:
+        self._following.on_closed(link)
         for question in list(self._questions.values()):
             if question.link is link and question.sent and not question.repeats and not question.answer.done():
                 question.answer.set_exception(
@@ -135,8 +145,6 @@ class Asking:
         elif code in _TRY_AGAIN and question.repeats:
             question.again = True
             question.refusal = errors.VarlogError.registry[code].__name__
-            if code == errors.NotLeader.code:
-                self.ask_another_repository()
         else:
             question.answer.set_exception(errors.VarlogError.of(code, getattr(message, "detail", "")))
 
@@ -146,18 +154,19 @@ class Asking:
                 continue
             if now >= question.deadline:
                 question.answer.set_exception(self._late(question))
-            elif question.again or not question.sent:
-                self._put(question)
-            elif question.repeats and now - question.asked_at >= ASK_AGAIN:
-                if question.link is None:
-                    self.ask_another_repository()
+            elif question.again or not question.sent or (question.repeats and now - question.asked_at >= ASK_AGAIN):
                 self._put(question)
 
     def _late(self, question: _Question) -> errors.VarlogError:
-        link = question.link or self._repository()
-        if not question.sent:
+        link = question.link or self.leader
+        if link is None and not question.sent:
+            return errors.Unreachable(
+                f"no metadata repository leads: {self.why_nobody_leads()}; check that the process runs"
+            )
+        if link is not None and not question.sent:
             return errors.Unreachable(f"{link.address}: {link.error or 'not connected'}; check that the process runs")
-        what = f"{link.address} did not answer {type(question.message).__name__} in time"
+        whom = link.address if link is not None else "the metadata repository"
+        what = f"{whom} did not answer {type(question.message).__name__} in time"
         if question.refusal:
             what += f"; it last said {question.refusal}"
         if question.changes:
@@ -169,3 +178,7 @@ class Asking:
         for question in self._questions.values():
             if not question.answer.done():
                 question.answer.set_exception(copy(error))
+
+
+def _state(link: Link) -> str:
+    return "does not lead" if link.connected else str(link.error or "not connected")

@@ -26,7 +26,7 @@ import msgspec
 from varlog.errors import BadConfig, InvalidArgument, SecretUnusable
 from varlog.types import ClusterID
 from varlog.wire.credentials import Credentials, FileCredentials
-from varlog.wire.endpoint import parse_address
+from varlog.wire.endpoint import parse_address, split_addresses
 from varlog.wire.tls import TlsFiles
 
 CLUSTER_FILE: Final = "cluster.toml"
@@ -48,9 +48,8 @@ class ClusterFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def tls(self, folder: Path) -> TlsFiles | None:
         """The files for TLS, of a cluster file in that folder."""
-        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
-            return None
-        return TlsFiles(folder / self.tls_cert, folder / self.tls_key, folder / self.tls_ca)
+        named = TlsFiles.of(self.tls_cert, self.tls_key, self.tls_ca)
+        return TlsFiles(*(folder / file for file in named)) if named is not None else None
 
 
 class Cluster(NamedTuple):
@@ -79,7 +78,7 @@ def find(
         secret = Path(secret_file) if secret_file is not None else file.parent / known.secret_file
         tls = tls or known.tls(file.parent)
     elif isinstance(named, str) and ":" in named and os.sep not in named:
-        known = ClusterFile(tuple(part.strip() for part in named.split(",")))
+        known = ClusterFile(split_addresses(named))
         if secret_file is None:
             raise SecretUnusable(f"name the secret file of the cluster at {named}, or connect by its {CLUSTER_FILE}")
         secret = Path(secret_file)
@@ -102,10 +101,9 @@ def read_file(path: Path) -> ClusterFile:
     """Read a cluster file."""
     try:
         known = msgspec.convert(tomllib.loads(path.read_text()), ClusterFile)
-    except (OSError, ValueError) as error:  # also what msgspec and tomllib raise
+        known.tls(path.parent)
+    except (OSError, ValueError, InvalidArgument) as error:  # also what msgspec and tomllib raise
         raise BadConfig(f"{path}: {error}") from None
-    if len({known.tls_cert is None, known.tls_key is None, known.tls_ca is None}) > 1:
-        raise BadConfig(f"{path}: tls_cert, tls_key and tls_ca are given together or not at all")
     return known
 
 

@@ -23,7 +23,17 @@ from varlog import errors, limits
 from varlog.client.asking import Asking
 from varlog.client.cluster import Cluster
 from varlog.core.address import Address, node_address
-from varlog.core.messages import AppendReplies, AppendReply, GetMetadata, Info, Message, Metadata, ScanReply
+from varlog.core.messages import (
+    AppendReplies,
+    AppendReply,
+    GetMetadata,
+    Info,
+    Leading,
+    Message,
+    Metadata,
+    NotLeading,
+    ScanReply,
+)
 from varlog.core.routing import Routing
 from varlog.types import StorageNodeID
 from varlog.wire.connection import Connection
@@ -86,7 +96,7 @@ class Peer:
         """0 if it is no storage node."""
         self._session = session
         self.link = Link(location, session.identity, wants, session.cluster.credentials, self)
-        self.on_message = session.on_message
+        self.on_message = self._on_repository if wants is Role.METADATA_REPOSITORY else session.on_message
         self.link.open()
 
     @property
@@ -95,6 +105,12 @@ class Peer:
 
     def on_connected(self, connection: Connection) -> None:
         self._session.on_connected(self, connection)
+
+    def _on_repository(self, connection: Connection, message: Message) -> None:
+        if isinstance(message, Leading | NotLeading):
+            self._session.on_said(self.link, message)
+        else:
+            self._session.on_message(connection, message)
 
     def on_turn(self, connection: Connection) -> None:
         """Everything was done message by message."""
@@ -163,7 +179,8 @@ class Session:
 
     def unreachable(self) -> errors.VarlogError:
         """Why there is no answer from any metadata repository."""
-        tried = "; ".join(f"{link.address}: {link.error or 'connected, but silent'}" for link in self.repositories)
+        leader = self.asking.leader
+        tried = f"{leader.address}: connected, but silent" if leader is not None else self.asking.why_nobody_leads()
         return errors.Unreachable(f"no metadata repository answers ({tried}); check that the cluster runs")
 
     def repositories_silent(self) -> errors.VarlogError | None:
@@ -302,9 +319,11 @@ class Session:
             now = self.loop.time()
             for participant in list(self._participants.values()):
                 participant.on_connected(peer.snid, now)
-        elif self._refreshing:
-            self._ask_metadata()
         self.asking.on_connected(connection)
+
+    def on_said(self, repository: Link, said: Leading | NotLeading) -> None:
+        if self.asking.on_said(repository, said) and self._refreshing:
+            self._ask_metadata()
 
     def on_closed(self, peer: Peer) -> None:
         address = node_address(peer.snid)
@@ -358,10 +377,8 @@ class Session:
         now = self.loop.time()
         since = now - self._asked_at
         wanted = now - self._wanted_since if self._wanted_since is not None else 0.0
-        if self._refreshing and since >= REFRESH_AGAIN:
-            self.asking.ask_another_repository()
-            self._ask_metadata()
-        elif not self._refreshing and since >= min(max(REFRESH_EVERY, wanted * REFRESH_SHARE), REFRESH_RARELY):
+        pause = min(max(REFRESH_EVERY, wanted * REFRESH_SHARE), REFRESH_RARELY)
+        if since >= (REFRESH_AGAIN if self._refreshing else pause):
             self._ask_metadata()
         self.stir()
 

@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 
 from varlog import limits
 from varlog.errors import BadConfig, InvalidArgument
-from varlog.wire.endpoint import parse_address
+from varlog.wire.endpoint import parse_address, split_addresses
 from varlog.wire.tls import TlsFiles
 
 OFF: Final = "off"
@@ -36,13 +36,17 @@ class Kind(Enum):
     PATH = "path"
     LISTEN = "listen"
     PEER = "peer"
+    PEERS = "peers"
 
+
+_ADDRESSES: Final = frozenset({Kind.LISTEN, Kind.PEER, Kind.PEERS})
 
 # What is accepted, as types. The title tells it to people; the outermost `Meta` of a field is the one that counts.
 _U32 = Annotated[int, Meta(ge=1, le=(1 << 32) - 1)]
 _ID = "a whole number from 1 to 4294967295"
 _LISTEN = "HOST:PORT such as 127.0.0.1:9091 or [::1]:9091; port 0 is any free one"
 _PEER = "HOST:PORT such as 127.0.0.1:9092 or [::1]:9092"
+_PEERS = f"{_PEER}; several separated by commas"
 _SIZE = Annotated[int, Meta(ge=limits.KIB, le=limits.MAX_SEGMENT_BYTES)]
 _FD = Annotated[int, Meta(ge=1, le=1 << 20)]
 
@@ -98,7 +102,12 @@ _Http = Annotated[
     ),
 ]
 _MetadataRepository = Annotated[
-    str, Meta(title=_PEER, description="Where the metadata repository listens.", extra={"kind": Kind.PEER})
+    str,
+    Meta(
+        title=_PEERS,
+        description="Where the metadata repositories listen; the one that leads is found among them.",
+        extra={"kind": Kind.PEERS},
+    ),
 ]
 _LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
@@ -194,9 +203,7 @@ class DaemonConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     @property
     def tls(self) -> TlsFiles | None:
         """The files that connections are made secure with, if they are."""
-        if self.tls_cert is None or self.tls_key is None or self.tls_ca is None:
-            return None
-        return TlsFiles(self.tls_cert, self.tls_key, self.tls_ca)
+        return TlsFiles.of(self.tls_cert, self.tls_key, self.tls_ca)
 
 
 class StorageNodeConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -304,10 +311,11 @@ def _accept(value: Any, option: Option, where: str, *, strict: bool) -> Any:
         return None
     try:
         accepted = msgspec.convert(value, option.type, strict=strict)
-        if option.kind in {Kind.LISTEN, Kind.PEER} and accepted is not None:
-            _, port = parse_address(accepted)
-            if option.kind is Kind.PEER and port == 0:
-                raise InvalidArgument("nobody can be reached at port 0")
+        if option.kind in _ADDRESSES and accepted is not None:
+            for address in split_addresses(accepted) if option.kind is Kind.PEERS else (accepted,):
+                _, port = parse_address(address)
+                if option.kind is not Kind.LISTEN and port == 0:
+                    raise InvalidArgument("nobody can be reached at port 0")
         elif option.kind is Kind.PATH and "" in (accepted if isinstance(accepted, list) else [accepted]):
             raise InvalidArgument("it is empty")
     except (msgspec.ValidationError, InvalidArgument) as error:
@@ -333,10 +341,10 @@ def _nearest(key: str, known: Mapping[str, Option]) -> str:
 
 def _check_together(config: DaemonConfig) -> None:
     """What is only wrong of several values together."""
-    tls = {key: getattr(config, key) is not None for key in ("tls_cert", "tls_key", "tls_ca")}
-    if any(tls.values()) and not all(tls.values()):
-        missing = ", ".join(key for key, given in tls.items() if not given)
-        raise BadConfig(f"{missing} is missing: tls_cert, tls_key and tls_ca are given together or not at all")
+    try:
+        _ = config.tls
+    except InvalidArgument as error:
+        raise BadConfig(str(error)) from None
     if isinstance(config, StorageNodeConfig):
         places = [os.path.realpath(volume) for volume in config.volumes]
         twice = next(

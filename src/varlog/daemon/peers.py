@@ -1,8 +1,8 @@
 """Peers: the open connections of a daemon, by the addresses the core knows them by.
 
-A storage node is known by its id, whoever dialled whom; the metadata repository is one address; anybody else gets one
-that is never given again, so that an answer reaches the connection that asked or nobody. Two connections to the same
-peer are both kept, and the newer one is used.
+A storage node is known by its id, whoever dialled whom; anybody else gets an address that is never given again, so that
+an answer reaches the connection that asked or nobody. The metadata repository is whichever of them is followed
+(`varlog.daemon.repositories`). Two connections to the same node are both kept, and the newer one is used.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ class Peers:
         role, node_id = connection.peer.role, connection.peer.node_id
         if role is Role.STORAGE_NODE and by_id:
             address = node_address(StorageNodeID(node_id))
-        elif role is Role.METADATA_REPOSITORY:
-            address = METADATA_REPOSITORY
         else:
             self._guests += 1
-            address = f"guest/{self._guests}"
+            kind = METADATA_REPOSITORY if role is Role.METADATA_REPOSITORY else "guest"
+            address = f"{kind}/{self._guests}"
         self._names[connection] = address
         self._connections.setdefault(address, []).append(connection)
         self._newest[address] = connection
@@ -53,6 +52,8 @@ class Peers:
         address = self._names.pop(connection, None)
         if address is None:
             return None
+        if self._newest.get(METADATA_REPOSITORY) is connection:
+            del self._newest[METADATA_REPOSITORY]
         others = self._connections[address]
         others.remove(connection)
         if others:
@@ -60,6 +61,12 @@ class Peers:
             return None
         del self._connections[address], self._newest[address]
         return address
+
+    def follow(self, leader: Connection | None) -> None:
+        """What is meant for the metadata repository goes there; with None to nobody."""
+        self._newest.pop(METADATA_REPOSITORY, None)
+        if leader is not None:
+            self._newest[METADATA_REPOSITORY] = leader
 
     def name(self, connection: Connection) -> Address:
         return self._names[connection]

@@ -18,6 +18,7 @@ def main(config: ManagerConfig) -> int:
             metrics = service.metrics
             metrics.gauge("varlog_nodes_registered", "Storage nodes registered.", lambda: len(manager.registered))
             metrics.gauge("varlog_nodes_answering", "Storage nodes that answer.", lambda: len(manager.answering))
+            metrics.gauge("varlog_manager_leads", "1 if this manager acts, 0 if it stands by.", lambda: manager.leads)
             metrics.counters(
                 "varlog_manager_steps",
                 "Requests sent to bring log streams back.",
@@ -42,7 +43,9 @@ def health(manager: ManagerServer) -> Health:
     status = "ok" if manager.is_connected and not silent else "degraded" if silent else "disconnected"
     details = {
         "address": manager.address,
-        "metadata_repository": "connected" if manager.is_connected else "not connected",
+        "role": "leading" if manager.leads else "standing by",
+        "leader": manager.leader_elsewhere or None,
+        "metadata_repository": "connected" if manager.is_connected else manager.repositories.missing(),
         "storage_nodes": manager.registered,
         "silent": silent,
         "doing": manager.doing,

@@ -6,6 +6,10 @@ happened or a log stream is sealed. When something it asked for has been done it
 steps takes as long as its messages. It keeps nothing that another manager would need: the next look at the world shows
 what has happened.
 
+Of several managers one leads: the one that the metadata repository has registered (`varlog.core.managership`). The
+others stand by. They look as it does, so that whoever takes over knows the cluster already, and change nothing; twice a
+second they ask to be registered, which is refused while the leader is heard.
+
 Operators' requests are conversations of `varlog.core.registration`; here they are carried, each with a deadline.
 """
 
@@ -22,6 +26,7 @@ from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.diagnosing import diagnose
 from varlog.core.identity import SECRET_BYTES, new_secret
 from varlog.core.manager import COLLECT_AFTER, reconcile
+from varlog.core.managership import SILENT_SECONDS
 from varlog.core.messages import (
     AddNode,
     AddStream,
@@ -61,6 +66,7 @@ from varlog.core.world import Memory, World
 from varlog.daemon import logs
 from varlog.daemon.config import ManagerConfig
 from varlog.daemon.peers import Peers, answers_ping
+from varlog.daemon.repositories import Repositories
 from varlog.manager.asking import ANSWER_SECONDS
 from varlog.manager.carrying import Carrier, check_own
 from varlog.manager.doing import Doing
@@ -117,12 +123,15 @@ class ManagerServer:
         self._log = logs.get()
         self._identity = Identity(ClusterID(config.cluster), Role.MANAGER)
         self._server: Server
+        self.peers = Peers()
+        self.repositories = Repositories(config.metadata_repository, self._dial, self.peers, self._on_leader)
         self._links: dict[Address, Link] = {}
         self._locations: dict[Address, str] = {}
         self._requests = 0
         self._registration = 0
         self._is_registered = False
-        self.peers = Peers()
+        self.leader_elsewhere = ""
+        """What the metadata repository says of the manager that leads, if it is another."""
 
         self._lookout = Lookout()
         self._memory = Memory()
@@ -151,7 +160,7 @@ class ManagerServer:
         manager = cls(config, credentials)
         accepts = frozenset({Role.CLIENT})
         manager._server = await Server.start(config.listen, manager._identity, accepts, credentials, manager)
-        manager._link(METADATA_REPOSITORY, config.metadata_repository, Role.METADATA_REPOSITORY)
+        manager.repositories.open()
         manager._beat()
         return manager
 
@@ -166,8 +175,13 @@ class ManagerServer:
 
     @property
     def is_connected(self) -> bool:
-        """To the metadata repository."""
+        """To a metadata repository that leads."""
         return self.peers.at(METADATA_REPOSITORY) is not None
+
+    @property
+    def leads(self) -> bool:
+        """Whether it is the manager that acts. One that has slept may have been replaced, and asks before it acts."""
+        return self._is_registered and self._loop.time() - self._due < SILENT_SECONDS
 
     @property
     def metadata(self) -> Metadata | None:
@@ -191,6 +205,8 @@ class ManagerServer:
     def doing(self) -> list[str]:
         """What it is about, and for how long, in sentences."""
         now = self._loop.time()
+        if not self.leads:
+            return []
         return [f"{sentence} (for {now - since:.0f} s)" for sentence, since in self._doing.sentences]
 
     @property
@@ -211,18 +227,19 @@ class ManagerServer:
         for task in self._conversations:
             task.cancel()
         await asyncio.gather(*self._conversations, return_exceptions=True)
+        self.repositories.close()
         for link in self._links.values():
             link.close()
 
     # Connections
 
-    def _link(self, address: Address, location: str, role: Role, node_id: int = 0) -> None:
-        link = self._links[address] = Link(location, self._identity, role, self._credentials, self, node_id)
-        self._locations[address] = location
-        link.open()
+    def _dial(self, location: str, role: Role, node_id: int = 0) -> Link:
+        return Link(location, self._identity, role, self._credentials, self, node_id)
 
     def _reach(self, address: Address) -> Connection:
         connection = self.peers.at(address)
+        if connection is None and address == METADATA_REPOSITORY:
+            raise errors.Unreachable(f"no metadata repository leads ({self.repositories.missing()})")
         if connection is None:
             link = self._links.get(address)
             why = str(link.error) if link is not None and link.error is not None else "not connected"
@@ -232,16 +249,18 @@ class ManagerServer:
     def on_connected(self, connection: Connection) -> None:
         address = self.peers.admit(connection)
         self._log.debug("connected", peer=address, remote=connection.remote)
-        if address == METADATA_REPOSITORY:
-            self._is_registered = False
-            self._register()
-            self._asked = None
-            self._look()
-        elif connection.peer.role is Role.STORAGE_NODE:
+        if connection.peer.role is Role.STORAGE_NODE:
             self._ask_node(StorageNodeID(connection.peer.node_id))
+
+    def _on_leader(self, _leader: Connection) -> None:
+        self._register()
+        self._asked = None
+        self._look()
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
+        if role is Role.METADATA_REPOSITORY and self.repositories.takes(connection, message):
+            return
         if type(message) not in _ACCEPTED[role]:
             if answers_ping(connection, message):
                 return
@@ -265,6 +284,7 @@ class ManagerServer:
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         self._carrier.asking.on_closed(connection, error)
         address = self.peers.drop(connection)
+        self.repositories.on_closed(connection)
         if address is None:
             return
         if error is not None:
@@ -283,7 +303,7 @@ class ManagerServer:
         now = self._loop.time()
         if now - self._due > LATE:
             self._lookout.excuse(now - self._due)
-        if not self._is_registered:
+        if not self.leads:
             self._register()
         if self._lookout.silence(now) > LATE:
             self._stirred_until = max(self._stirred_until, now + STIRRED)
@@ -317,7 +337,8 @@ class ManagerServer:
             self._arm()
 
     def _register(self) -> None:
-        """Say where this manager is, until the metadata repository knows. Another one that says so later stands."""
+        """Ask to lead, and say where this manager is."""
+        self._is_registered = False
         self._registration = self._request()
         self.peers.send(METADATA_REPOSITORY, RegisterManager(self._registration, self.address))
 
@@ -351,13 +372,15 @@ class ManagerServer:
 
     def _follow_nodes(self, metadata: Metadata) -> None:
         wanted = {node_address(node.snid): node for node in metadata.nodes if node.address}
-        for address in self._locations.keys() - {METADATA_REPOSITORY}:
+        for address in [*self._locations]:
             if address not in wanted or wanted[address].address != self._locations[address]:
                 self._links.pop(address).close()
                 del self._locations[address]
         for address, node in wanted.items():
             if address not in self._links:
-                self._link(address, node.address, Role.STORAGE_NODE, node.snid)
+                self._links[address] = self._dial(node.address, Role.STORAGE_NODE, node.snid)
+                self._locations[address] = node.address
+                self._links[address].open()
 
     def _on_info(self, info: Info) -> None:
         """Act when everybody has answered, or soon. Not at each answer: a node that is about to join would be missed by
@@ -388,6 +411,8 @@ class ManagerServer:
         if world is None:
             return
         self._memory.observe(world)
+        if not self.leads:
+            return
         replace_after = self._config.replace_after
         steps = reconcile(world, self._memory, self._request, replace_after=replace_after, collect_after=COLLECT_AFTER)
         for step, is_new in self._doing.take(steps, world.now):
@@ -400,8 +425,12 @@ class ManagerServer:
                 self.peers.send(step.address, step.message)
 
     def _on_done(self, message: Decided | ReplicaReply | SyncReply) -> None:
+        if message.code == errors.StandBy.code:
+            self._stand_by(message.detail)
+            return
         if message.request == self._registration:
             self._is_registered = message.code == 0
+            self.leader_elsewhere = ""
         if message.code:
             self._log.debug("refused", answer=message)
             self._doing.refused(message.request, self._loop.time())
@@ -409,6 +438,12 @@ class ManagerServer:
             self._act()
         else:
             self._look()
+
+    def _stand_by(self, why: str) -> None:
+        if why != self.leader_elsewhere:
+            self._log.info("standing by", reason=why)
+        self._is_registered = False
+        self.leader_elsewhere = why
 
     def _renew(self, snid: StorageNodeID) -> None:
         if snid not in self._registrar.giving:
@@ -458,6 +493,8 @@ class ManagerServer:
 
     async def do(self, asked: Message) -> int:
         """Do what an operator asks for; returns the id of what was made."""
+        if not self.leads:
+            raise errors.StandBy(self.leader_elsewhere or "this manager has not been registered yet; ask again")
         try:
             made = await self._carrier.run(self._registrar.begin(asked))
         finally:

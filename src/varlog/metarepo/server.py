@@ -30,6 +30,7 @@ from varlog.core.messages import (
     GetMetadata,
     GetTail,
     HoldStream,
+    Leading,
     LoseStream,
     Message,
     PlanStream,
@@ -160,6 +161,7 @@ class MetadataRepositoryServer:
     def on_connected(self, connection: Connection) -> None:
         address = self.peers.admit(connection, by_id=False)
         self._log.debug("connected", peer=_named(connection), address=address, remote=connection.remote)
+        connection.send(Leading(self.repository.term))
 
     def on_message(self, connection: Connection, message: Message) -> None:
         peer = connection.peer

@@ -39,7 +39,7 @@ def health(node: StorageNodeServer) -> Health:
     details = {
         "snid": node.snid,
         "address": node.address,
-        "metadata_repository": "connected" if node.is_connected else "not connected",
+        "metadata_repository": "connected" if node.is_connected else node.repositories.missing(),
         "refused": refusal or None,
         "log_streams": {replica.lsid: replica.state.name for replica in replicas},
         "in_need_of_repair": broken,

@@ -4,8 +4,8 @@ It carries messages between connections and the core (`varlog.core.storagenode`)
 (`writing`), allowed reads to their threads (`reading`), and time to all of them; it decides nothing. What happens in
 one turn of the loop is settled together at its end: one report, one group per replica.
 
-A node dials the metadata repository and stays connected to it; it dials other nodes when it has something to replicate
-to them, at the addresses the metadata repository gives.
+A node is connected to all metadata repositories and follows the one that leads; it dials other nodes when it has
+something to replicate to them, at the addresses the metadata repository gives.
 
 An error that means two parts disagree on what is committed ends the node (`failed` is called); a message that makes no
 sense is its sender's problem.
@@ -30,7 +30,6 @@ from varlog.core.messages import (
     Append,
     AppendReplies,
     AppendReply,
-    Commit,
     Decided,
     FetchLog,
     GetFingerprint,
@@ -57,6 +56,7 @@ from varlog.core.syncing import FetchPlan
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
 from varlog.daemon.peers import Peers, answers_ping
+from varlog.daemon.repositories import Repositories
 from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
 from varlog.storage.log import LogStreamStorage
@@ -90,7 +90,6 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
         {GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, ReopenLogStream, Seal, Unseal, Sync}
     ),
 }
-
 
 _ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies})
 """What a client waits for, and gets before anything else is done."""
@@ -133,6 +132,7 @@ class StorageNodeServer:
         self._copying = Copying(
             self._loop, self.node.syncing, self.replicas, self._hosting, self._on_part_read, self._settle_soon
         )
+        self.repositories = Repositories(config.metadata_repository, self._dial, self.peers, self._on_leader)
         self._links: dict[Address, Link] = {}
         self._addresses: dict[Address, str] = {}
         """Where the other nodes are."""
@@ -174,7 +174,7 @@ class StorageNodeServer:
             node.replicas.close()
             volumes.close()
             raise
-        node._link(METADATA_REPOSITORY, config.metadata_repository, Role.METADATA_REPOSITORY)
+        node.repositories.open()
         node._tick()
         node.scrubbing.start()
         return node
@@ -191,7 +191,7 @@ class StorageNodeServer:
 
     @property
     def is_connected(self) -> bool:
-        """To the metadata repository."""
+        """To a metadata repository that leads."""
         return self.peers.at(METADATA_REPOSITORY) is not None
 
     async def stop(self) -> None:
@@ -199,6 +199,7 @@ class StorageNodeServer:
         self._is_stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        self.repositories.close()
         for link in self._links.values():
             link.close()
         await self._server.close()
@@ -220,14 +221,15 @@ class StorageNodeServer:
     def on_connected(self, connection: Connection) -> None:
         address = self.peers.admit(connection)
         self._log.debug("connected", peer=address, remote=connection.remote)
-        if address == METADATA_REPOSITORY:
-            self._announce()
-            connection.send(GetMetadata(self._request()))
-            self.node.on_reconnected()
-            self._pass_time()
-        elif connection.peer.role is Role.STORAGE_NODE:
+        if connection.peer.role is Role.STORAGE_NODE:
             self.node.on_peer_connected(StorageNodeID(connection.peer.node_id), self._loop.time())
             self._settle_soon()
+
+    def _on_leader(self, leader: Connection) -> None:
+        self._announce()
+        leader.send(GetMetadata(self._request()))
+        self.node.on_reconnected()
+        self._pass_time()
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
@@ -238,7 +240,8 @@ class StorageNodeServer:
             return
         self._take_appends()
         if role is Role.METADATA_REPOSITORY:
-            self._on_metadata_message(message)
+            if not self.repositories.takes(connection, message):
+                self._on_metadata_message(message)
         elif type(message) not in _ACCEPTED[role]:
             if not answers_ping(connection, message):
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
@@ -260,15 +263,12 @@ class StorageNodeServer:
         self._guarded(lambda: self.node.on_appends(source, appends, self._loop.time()))
 
     def _on_metadata_message(self, message: Message) -> None:
-        match message:
-            case Commit():
-                self._receive(METADATA_REPOSITORY, message)
-            case Metadata():
-                self._on_metadata(message)
-            case Decided():
-                self._on_announced(message)
-            case _:
-                self._receive(METADATA_REPOSITORY, message)
+        if isinstance(message, Metadata):
+            self._on_metadata(message)
+        elif isinstance(message, Decided):
+            self._on_announced(message)
+        else:
+            self._receive(METADATA_REPOSITORY, message)
 
     def _receive(self, source: Address, message: Message) -> None:
         if not self._is_active:
@@ -320,6 +320,7 @@ class StorageNodeServer:
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         self._take_appends()
         address = self.peers.drop(connection)
+        self.repositories.on_closed(connection)
         if address is not None and error is not None:
             self._log.info("connection closed", peer=address, reason=str(error))
 
@@ -365,10 +366,8 @@ class StorageNodeServer:
 
     # Other nodes
 
-    def _link(self, address: Address, location: str, role: Role) -> None:
-        node_id = int(address.removeprefix("sn/")) if role is Role.STORAGE_NODE else 0
-        link = self._links[address] = Link(location, self.identity, role, self._credentials, self, node_id)
-        link.open()
+    def _dial(self, location: str, role: Role, node_id: int = 0) -> Link:
+        return Link(location, self.identity, role, self._credentials, self, node_id)
 
     def _reach(self, address: Address) -> None:
         """Have a connection to another node, now or soon; what could not be sent is sent again by the core."""
@@ -378,7 +377,8 @@ class StorageNodeServer:
             return  # it takes no more at the moment
         self._unreached.discard(address)
         if location is not None and link is None:
-            self._link(address, location, Role.STORAGE_NODE)
+            self._links[address] = self._dial(location, Role.STORAGE_NODE, int(address.removeprefix("sn/")))
+            self._links[address].open()
         elif location is None:
             self._unreached.add(address)
             self._ask_for_metadata()
@@ -408,7 +408,7 @@ class StorageNodeServer:
         others = [node for node in metadata.nodes if node.snid != self.snid and node.address]
         addresses = {node_address(node.snid): node.address for node in others}
         for address, link in list(self._links.items()):
-            if address != METADATA_REPOSITORY and addresses.get(address) != self._addresses.get(address):
+            if addresses.get(address) != self._addresses.get(address):
                 link.close()
                 del self._links[address]
         self._addresses = addresses

@@ -23,6 +23,16 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, port
 
 
+def split_addresses(addresses: str) -> tuple[str, ...]:
+    """Several addresses, separated by commas; each is one, and none is there twice."""
+    found = tuple(part.strip() for part in addresses.split(","))
+    for address in found:
+        parse_address(address)
+        if found.count(address) > 1:
+            raise InvalidArgument(f"{address} is given twice")
+    return found
+
+
 def format_address(name: object) -> str:
     """The address of a socket, from what the socket calls its name."""
     if not isinstance(name, tuple) or len(name) < 2:
