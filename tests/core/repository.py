@@ -9,11 +9,13 @@ from itertools import count
 from typing import TypeVar
 
 from tests.metarepo.rigs import Rig, SimRig
+from varlog.core.managership import MANAGERS_REQUESTS
 from varlog.core.messages import (
     CreateStream,
     CreateTopic,
     Decided,
     Message,
+    RegisterManager,
     RegisterNode,
     RegisterStream,
     Report,
@@ -29,6 +31,8 @@ from varlog.types import Epoch, LogStreamID, StorageNodeID, TopicID, Version
 A, B = StorageNodeID(1), StorageNodeID(2)
 TOPIC = TopicID(1)
 ONE, TWO = LogStreamID(1), LogStreamID(2)
+REGISTRATION = 0
+"""What a manager's registration is asked for with; its answer is of no interest."""
 M = TypeVar("M", bound=Message)
 
 
@@ -51,7 +55,8 @@ class Repository:
         rig.settle()
 
     def _send(self, address: str, message: Message) -> None:
-        self.sent.append((address, message))
+        if not isinstance(message, Decided) or message.request != REGISTRATION:
+            self.sent.append((address, message))
 
     def set_up(self) -> Repository:
         """Two nodes, a topic, log stream 1 on both nodes and 2 on node 2, all running. What was sent is forgotten."""
@@ -75,6 +80,9 @@ class Repository:
         return next(self._requests)
 
     def receive(self, message: Message, source: str = "asker") -> None:
+        """Who asks for what only a manager may ask for is the manager, without anything being written of it."""
+        if type(message) in MANAGERS_REQUESTS:
+            self.core.on_message(source, RegisterManager(REGISTRATION, ""), self.now)
         self.core.on_message(source, message, self.now)
 
     def ask(self, message: Message) -> Decided:

@@ -235,7 +235,7 @@ def test_ids_are_told_to_whoever_asked_for_them(repository: Repository) -> None:
 def test_too_many_requests_at_once_are_refused(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_PENDING_DECISIONS", 2)
     for _ in range(4):
-        repository.receive(CreateStream(repository.request(), TOPIC))
+        repository.core.on_message("asker", CreateStream(repository.request(), TOPIC), repository.now)
     assert refusals(repository) == ["Busy"], "one is being written, two wait"
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.core.repository import ONE, TOPIC, A, Answers, Repository, line
 from tests.metarepo.rigs import SimRig
 from varlog import errors
-from varlog.core.messages import CreateTopic, GetTail, SealStream, Snapshot, Tail
+from varlog.core.messages import GetTail, RegisterManager, SealStream, Snapshot, Tail
 from varlog.core.metarepo import MetadataRepository, Role
 from varlog.types import GLSN, Epoch
 
@@ -114,6 +114,6 @@ def test_rule1_a_late_answer_to_an_earlier_campaign_does_not_decide_the_present_
         answers.arrive()
     assert core.role is Role.LEADING
     answers.resume()
-    core.on_message("asker", CreateTopic(1, "log", 1, 1), 0.0)
+    core.on_message("manager", RegisterManager(1, "m:1"), 0.0)
     answers.rig.settle()
     assert core.state.version == 1

@@ -21,6 +21,7 @@ from varlog.core.messages import (
     GetInfo,
     Info,
     Message,
+    RegisterManager,
     RemoveLogStream,
     ReopenLogStream,
     ReplicaReply,
@@ -52,6 +53,7 @@ from varlog.types import (
 )
 
 CID = ClusterID(1)
+MANAGER = "manager"
 TOPIC = TopicID(1)
 
 
@@ -295,25 +297,32 @@ class StorageNodeActor:
 
 
 class MetadataActor:
-    """The metadata repository over its journal. `decided` is told every entry once the journal has it."""
+    """The metadata repository over its journal, at which the manager is registered."""
 
     def __init__(self, send: Send, observe: Observe) -> None:
         self.address = "mr"
         self.disk = SimDisk()
         self.alive = False
-        self._send = send
+        self._send_on = send
         self._observe = observe
         self._nonces = count(1)
         self.start()
 
     def start(self) -> None:
-        """Open the journal and lead."""
-        self.alive = True
+        """Open the journal and lead. That the manager registers is not shown."""
+        self.alive = False
         self._journal = Journal.open(self.disk, "/metadata", CID, JournalOptions(nonce=lambda: next(self._nonces)))
         self.repository = MetadataRepository(self._journal, self._send, self._observe)
         self.repository.campaign(0.0)
         self.sync()
         assert self.repository.role is Role.LEADING
+        self.repository.on_message(MANAGER, RegisterManager(0, ""), 0.0)
+        self.sync()
+        self.alive = True
+
+    def _send(self, address: Address, message: Message) -> None:
+        if self.alive:
+            self._send_on(address, message)
 
     def crash(self) -> None:
         self.alive = False

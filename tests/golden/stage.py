@@ -16,7 +16,7 @@ from itertools import count
 from typing import NamedTuple
 
 from tests.golden import words
-from tests.golden.actors import TOPIC, MetadataActor, StorageNodeActor
+from tests.golden.actors import MANAGER, TOPIC, MetadataActor, StorageNodeActor
 from tests.golden.manager import ManagerActor, request_of
 from tests.golden.view import View, changes
 from varlog import limits
@@ -45,7 +45,6 @@ from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Image
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, WriterID
 
-MANAGER = "manager"
 READER = "reader"
 LOOK_SECONDS = 0.2
 """Between two looks of the manager, where a script leaves it to itself;"""
@@ -195,9 +194,9 @@ class Stage:
         self.do_show("all")
 
     def _ask(self, message: Message) -> Decided:
-        self._mr.receive(READER, message, self._now)
+        self._mr.receive(MANAGER, message, self._now)
         self._mr.sync()
-        answer = next(letter for letter in self._flight if letter.target == READER)
+        answer = next(letter for letter in self._flight if letter.target == MANAGER)
         self._flight.remove(answer)
         assert isinstance(answer.message, Decided)
         return answer.message

@@ -81,4 +81,4 @@ def test_shapes_are_as_various_as_they_should_be() -> None:
     assert {s.nodes for s in shapes} == {1, 2, 3, 4, 5}
     assert {s.streams for s in shapes} == {1, 2, 3, 4}
     assert {s.replication_factor for s in shapes} == {1, 2, 3}
-    assert {s.repositories for s in shapes} == {1, 2}
+    assert {s.repositories for s in shapes} == {1, 2, 3}

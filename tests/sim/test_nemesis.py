@@ -14,6 +14,7 @@ from varlog.sim.network import Conditions, Network
 from varlog.sim.world import World
 
 NAMES = ("a", "b", "c")
+LONG = (Fault.STORE_CUT, Fault.LEADER_PAUSE, Fault.LEADER_DEAF)
 
 
 class Idle:
@@ -24,6 +25,7 @@ class Idle:
         self.network = Network(self.world)
         self.disks = {name: SimDisk() for name in NAMES}
         self.store_available = True
+        self.cut_off_from_store: set[str] = set()
         for name in NAMES:
             self.world.process(name)
             self.disks[name].mkdir("/d")
@@ -66,8 +68,17 @@ class Idle:
             self.network.attach(process.name, process, lambda _, message: got.append(message))
         return got
 
+    def stop(self, name: str) -> None:
+        self.kill(name)
+
     def take_over(self) -> bool:
         return True
+
+    def cut_off(self, name: str) -> Sequence[str]:
+        return [other for other in NAMES if other != name]
+
+    def set_store_reachable(self, name: str, reachable: bool) -> None:
+        (self.cut_off_from_store.discard if reachable else self.cut_off_from_store.add)(name)
 
     def set_store_available(self, available: bool) -> None:
         self.store_available = available
@@ -83,12 +94,13 @@ def test_every_fault_strikes_is_counted_and_heals(fault: Fault) -> None:
     nemesis = Nemesis(cluster, profile_of(fault))
     nemesis.start(until=10.0)
     cluster.world.run(10.0)
-    assert cluster.world.faults[fault] > 10
+    assert cluster.world.faults[fault] > (0 if fault in LONG else 10)
     nemesis.heal_all()
     cluster.world.run(20.0)
     struck = cluster.world.faults.copy()
     assert all(process.alive and not process.paused for process in cluster.world.processes.values())
     assert cluster.store_available
+    assert cluster.cut_off_from_store == set()
     assert all(disk.slowness == 1.0 for disk in cluster.disks.values())
     for name in NAMES:
         file = cluster.disks[name].create("/d/after")

@@ -25,10 +25,11 @@ from varlog import errors, limits
 from varlog.core import metastate as m
 from varlog.core.address import Address, Send
 from varlog.core.admissions import Admissions
-from varlog.core.announcing import parts_of
+from varlog.core.announcing import Audience, Listener
 from varlog.core.branches import Branch, Observe
 from varlog.core.decisions import Already, decide
-from varlog.core.describing import decided, describe, snapshot
+from varlog.core.describing import decided, describe
+from varlog.core.managership import Managership
 from varlog.core.messages import (
     AnnounceNode,
     Commit,
@@ -38,7 +39,7 @@ from varlog.core.messages import (
     GetMetadata,
     GetTail,
     Message,
-    Range,
+    RegisterManager,
     Report,
 )
 from varlog.core.metastate import (
@@ -71,12 +72,16 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import StorageNodeID, Term, TopicID, Version
+from varlog.types import Term, Version
 
 SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
+
+
+def _nothing() -> None:
+    pass
 
 
 def entry_key(version: int) -> str:
@@ -114,20 +119,6 @@ class _Write(NamedTuple):
     deleted: int
 
 
-class _Node:
-    __slots__ = ("address", "boot", "is_ahead", "seq", "told")
-
-    def __init__(self, boot: int) -> None:
-        self.boot = boot
-        self.seq = 0
-        self.address: Address = ""
-        """Where its reports come from, and the answers go."""
-        self.is_ahead = False
-        """It knows of a later version, and the store is being asked about that."""
-        self.told: Version | None = None
-        """The version up to which the node has been sent everything; None before it was given a snapshot."""
-
-
 class MetadataRepository:
     """See the module's text."""
 
@@ -140,9 +131,9 @@ class MetadataRepository:
         self.state = MetadataState()
         self.history = CutHistory(self.state.streams, {})
         self._tallies = Tallies()
-        self._nodes: dict[StorageNodeID, _Node] = {}
+        self._audience = Audience(send)
         self._admissions = Admissions()
-        self._hosts: dict[TopicID, set[StorageNodeID]] = {}
+        self._managership = Managership(observe)
         self._asked: deque[_Asked] = deque()
         self._tails = Tails(store, send, self._answer_tails, self._fenced)
         self._write: _Write | None = None
@@ -153,20 +144,24 @@ class MetadataRepository:
         self._leader_revision = NO_LEAD
         """Of the leader key as this leadership wrote it: what the store answered to another one does not count."""
         self._campaign = 0
+        self._lease = NO_LEASE
         self._version_revision = 0
         self._now = 0.0
+        self.on_turn_of_role: Callable[[], None] = _nothing
+        """Called when this one begins to lead, and when it leads no more."""
 
     # Leadership
 
-    def campaign(self, now: float, lease: LeaseID = NO_LEASE, address: str = "") -> None:
+    def campaign(self, now: float, lease: LeaseID = NO_LEASE, address: str = "", instead_of: int | None = None) -> None:
         """Try to lead: raise the term, then read everything. The lease and the address are written down for others to
-        see; they prove nothing."""
+        see; they prove nothing. If the leader to be replaced is given, by the revision of its key, no other one is."""
         self._now = now
         self.role = Role.CAMPAIGNING
         self._campaign += 1
-        self._store.read([LEADER_KEY], partial(self._on_leader_read, self._campaign, lease, address))
+        self._lease = lease
+        self._store.read([LEADER_KEY], partial(self._on_leader_read, self._campaign, address, instead_of))
 
-    def _on_leader_read(self, campaign: int, lease: LeaseID, address: str, outcome: ReadOutcome) -> None:
+    def _on_leader_read(self, campaign: int, address: str, instead_of: int | None, outcome: ReadOutcome) -> None:
         if campaign != self._campaign:
             return
         if not isinstance(outcome, ReadResult):
@@ -175,7 +170,10 @@ class MetadataRepository:
         leader = outcome.kvs.get(LEADER_KEY)
         self.term = Term((decode_leader(leader.value).term if leader is not None else 0) + 1)
         compare = Compare(LEADER_KEY, leader.revision if leader is not None else 0)
-        record = LeaderRecord(self.term, lease, address)
+        if instead_of is not None and compare.revision != instead_of:
+            self.role = Role.FOLLOWING
+            return
+        record = LeaderRecord(self.term, self._lease, address)
         txn = Txn((compare,), (Put(LEADER_KEY, encode_leader(record)),))
         self._store.txn(txn, partial(self._on_campaign, campaign))
 
@@ -226,15 +224,28 @@ class MetadataRepository:
         """Lead. Nothing that was reported to a leader before counts; nodes are told anew."""
         self.role = Role.LEADING
         self._tallies = Tallies()
-        self._nodes.clear()
+        self._audience.begin(self.term, self.state)
         self._admissions.forget_all()
+        self._managership.begin(self._now, waits=self._lease != NO_LEASE)
         self._write = None
         for stream in self.state.streams.values():
             self._tallies.follow(stream)
-        self._find_hosts()
+        self.on_turn_of_role()
         self._pump()
 
+    def resign(self) -> None:
+        """Lead no more, nor try to. A write that is under way may still happen: who leads next reads it."""
+        self._campaign += 1
+        self._step_down()
+
+    def see_leader(self, revision: int) -> None:
+        """The leader key was seen at this revision; one after our own is another's."""
+        if self.role in (Role.LOADING, Role.LEADING) and revision > self._leader_revision:
+            self._observe(Branch.M4_SAW_ANOTHER_LEAD)
+            self.resign()
+
     def _step_down(self) -> None:
+        led = self.role is Role.LEADING
         self.role = Role.FOLLOWING
         self._leader_revision = NO_LEAD
         asked = [*self._asked]
@@ -246,6 +257,8 @@ class MetadataRepository:
         for source, _, request in asked:
             self._send(source, Decided(request, errors.NotLeader.code, self.state.version))
         self._tails.end()
+        if led:
+            self.on_turn_of_role()
 
     def _fenced(self) -> None:
         """The store shows another leader."""
@@ -268,6 +281,7 @@ class MetadataRepository:
             case FetchCuts():
                 self._on_fetch_cuts(source, message)
             case GetMetadata(request):
+                self._managership.heard(source, now)
                 self._send(source, describe(self.state, request))
             case GetTail():
                 self._tails.ask(source, message)
@@ -276,6 +290,7 @@ class MetadataRepository:
         self._pump()
 
     def _on_asked(self, source: Address, message: Message) -> None:
+        self._managership.heard(source, self._now)
         request: int | None = getattr(message, "request", None)
         if request is None:
             raise errors.InvalidArgument(f"a metadata repository does not take {type(message).__name__}")
@@ -289,17 +304,19 @@ class MetadataRepository:
     def on_closed(self, source: Address) -> None:
         """A connection has ended."""
         self._admissions.on_closed(source)
+        self._managership.on_closed(source)
 
     def _on_report(self, source: Address, report: Report) -> None:
         known = self.state.nodes.get(report.snid)
         if known is None or (known.proof and not self._admissions.hears(report.snid, source, report.boot, self._now)):
             return
-        node = self._nodes.get(report.snid)
+        nodes = self._audience.nodes
+        node = nodes.get(report.snid)
         if node is None or report.boot > node.boot:
             if node is not None:
                 self._observe(Branch.RULE5_NEW_BOOT_VOIDS)
             self._tallies.void(report.snid)
-            node = self._nodes[report.snid] = _Node(report.boot)
+            node = nodes[report.snid] = Listener(report.boot)
         if report.boot < node.boot or report.seq <= node.seq:
             return
         node.seq = report.seq
@@ -316,7 +333,7 @@ class MetadataRepository:
         elif report.full:
             self._send(source, Commit(self.term, node.told, node.told, self.state.time, (), ()))
 
-    def _on_node_ahead(self, report: Report, node: _Node) -> None:
+    def _on_node_ahead(self, report: Report, node: Listener) -> None:
         """A node knows of a later version: another leads, or metadata has gone back and the node must stop (rule 5).
         Only the store can tell which."""
         led = self._leader_revision
@@ -324,7 +341,7 @@ class MetadataRepository:
 
         def on_read(outcome: ReadOutcome) -> None:
             node.is_ahead = False
-            if led != self._leader_revision or self._nodes.get(report.snid) is not node:
+            if led != self._leader_revision or self._audience.nodes.get(report.snid) is not node:
                 return
             if not isinstance(outcome, ReadResult):
                 return
@@ -335,15 +352,11 @@ class MetadataRepository:
 
         self._store.read([LEADER_KEY], on_read)
 
-    def _send_snapshot(self, report: Report, node: _Node) -> None:
+    def _send_snapshot(self, report: Report, node: Listener) -> None:
         """What a node asked for: its log streams, and those it has a replica of without being in their set."""
         lsids = {line[0] for line in report.lines}
         streams = [s for s in self.state.streams.values() if s.lsid in lsids or report.snid in s.replicas]
-        self._tell_state(node, streams, report.version)
-
-    def _tell_state(self, node: _Node, streams: list[Stream], reported: Version) -> None:
-        node.told = self.state.version
-        self._send(node.address, snapshot(self.state, self.term, streams, reported))
+        self._audience.tell_state(node, streams, report.version)
 
     def _on_fetch_cuts(self, source: Address, message: FetchCuts) -> None:
         cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
@@ -364,6 +377,7 @@ class MetadataRepository:
         while self.role is Role.LEADING and self._write is None and self._asked:
             asked = self._asked.popleft()
             try:
+                self._managership.check(asked.source, asked.message, self.state.manager, self._now)
                 decision = decide(self.state, asked.message)
                 if isinstance(asked.message, AnnounceNode):
                     self._check_alone(asked.source, asked.message)
@@ -492,6 +506,8 @@ class MetadataRepository:
         message = asked.message
         if isinstance(message, AnnounceNode) and self.state.nodes[message.snid].proof:
             self._admissions.admit(message.snid, asked.source, message.boot, self._now)
+        elif isinstance(message, RegisterManager):
+            self._managership.register(asked.source, self._now)
         self._send(asked.source, decided(self.state, asked.request, message, entry))
 
     # Telling the nodes
@@ -500,89 +516,31 @@ class MetadataRepository:
         match entry:
             case Cut():
                 self.history.add(version, entry)
-                self._announce_cut(version, entry)
+                self._audience.tell_cut(version, entry)
             case m.StreamRunning(lsid):
                 self._tallies.resume(lsid)
                 stream = self.state.streams[lsid]
-                self._tell(stream.tpid, version, epochs=(_end(stream),))
+                self._audience.tell_epoch(version, stream)
             case m.StreamSealed(lsid) | m.StreamUnsealing(lsid) | m.StreamRegistered(lsid) | m.StreamLost(lsid):
                 self._follow_set(version, self.state.streams[lsid])
             case m.TopicDeleted() | m.StreamUnregistered():
                 self._follow_removal()
             case m.NodeUnregistered(snid) | m.NodeRenewed(snid):
-                self._nodes.pop(snid, None)
+                self._audience.nodes.pop(snid, None)
                 self._admissions.forget(snid)
             case m.Trimmed(tpid, _):
-                self._tell(tpid, version, trims=((int(tpid), int(self.state.topics[tpid].trim)),))
+                self._audience.tell_trim(version, tpid)
             case _:
                 pass  # the nodes have no part in it
 
     def _follow_set(self, version: Version, stream: Stream) -> None:
-        """A log stream's epoch, and with it perhaps its set, has changed. Who leaves is told, so that no watermark says
-        anything of what it has from then on. Who has to do with the topic only now knows nothing of it, and is given
-        the state as it is: what is told of other versions is only what they changed (rules 5, 10)."""
+        """A log stream's epoch, and with it perhaps its set, has changed."""
         before = self._tallies.members(stream.lsid)
         self._tallies.follow(stream)
-        hosts = self._hosts.get(stream.tpid, set())
-        for snid in sorted(hosts):
-            self._send_commit(snid, version, (), (), (_end(stream),), ())
-        replicas = set(stream.replicas)
-        for snid in sorted(replicas - hosts):
-            node = self._nodes.get(snid)
-            if node is not None and node.told is not None:
-                self._tell_state(node, [s for s in self.state.streams.values() if snid in s.replicas], Version(0))
-        if before <= replicas:
-            self._hosts[stream.tpid] = hosts | replicas
-        else:
-            self._find_hosts()
+        self._audience.follow_set(version, stream, before)
 
     def _follow_removal(self) -> None:
         """The nodes are not told: what they still hold gets no cut, and its watermark is raised no more."""
         for lsid in self._tallies.lsids() - self.state.streams.keys():
             self._tallies.drop(lsid)
-        self._find_hosts()
-
-    def _find_hosts(self) -> None:
-        self._hosts.clear()
-        for stream in self.state.streams.values():
-            self._hosts.setdefault(stream.tpid, set()).update(stream.replicas)
-
-    def _tell(
-        self,
-        tpid: TopicID,
-        version: Version,
-        epochs: tuple[tuple[int, int, int], ...] = (),
-        trims: tuple[tuple[int, int], ...] = (),
-    ) -> None:
-        for snid in sorted(self._hosts.get(tpid, ())):
-            self._send_commit(snid, version, (), (), epochs, trims)
-
-    def _announce_cut(self, version: Version, cut: Cut) -> None:
-        last: Commit | None = None
-        for snid, hwms, ranges in parts_of(cut, self.state.streams, self._hosts):
-            last = self._send_commit(snid, version, hwms, ranges, last=last)
-
-    def _send_commit(
-        self,
-        snid: StorageNodeID,
-        version: Version,
-        hwms: tuple[tuple[int, int, int], ...],
-        ranges: tuple[Range, ...],
-        epochs: tuple[tuple[int, int, int], ...] = (),
-        trims: tuple[tuple[int, int], ...] = (),
-        last: Commit | None = None,
-    ) -> Commit | None:
-        """Tell a node. Returns what was sent last: another node that is told the same gets the very same message, which
-        is put into bytes once."""
-        node = self._nodes.get(snid)
-        if node is None or (told := node.told) is None:
-            return last
-        if last is None or last.prev_version != told or last.hwms != hwms or last.ranges != ranges:
-            last = Commit(self.term, told, version, self.state.time, hwms, ranges, epochs, trims)
-        node.told = version
-        self._send(node.address, last)
-        return last
-
-
-def _end(stream: Stream) -> tuple[int, int, int]:
-    return (int(stream.lsid), int(stream.epoch), int(stream.llsn_end))
+        self._audience.find_hosts()

@@ -212,11 +212,12 @@ class Cluster:
             node.start()
         for repository in self.repositories:
             repository.start()
-        for manager in self._managers:
-            manager.start()
+        self.manager.start()
         self.world.run(self.world.now + SET_UP_SECONDS, stop=lambda: self.is_running)
         if not self.is_running:
             raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
+        for standby in self._managers[1:]:
+            standby.start()
 
     def operate(self) -> None:
         """What operators do while the cluster runs: they add a log stream, seal one for no reason, and more."""
@@ -241,13 +242,19 @@ class Cluster:
         return True
 
     def _add_stream(self, rng: Random) -> None:
-        if self.manager.process.alive:
+        manager = self._leading_manager()
+        if manager.process.alive:
             snids = [host.snid for host in self.nodes]
-            self.manager.add_stream(tuple(rng.sample(snids, self.shape.replication_factor)))
+            manager.add_stream(tuple(rng.sample(snids, self.shape.replication_factor)))
 
     def _seal_some(self, rng: Random) -> None:
-        if self.manager.process.alive:
-            self.manager.seal(LogStreamID(rng.randint(1, self.shape.streams)))
+        manager = self._leading_manager()
+        if manager.process.alive:
+            manager.seal(LogStreamID(rng.randint(1, self.shape.streams)))
+
+    def _leading_manager(self) -> ManagerHost:
+        """The one that believes it leads, or some."""
+        return next((manager for manager in self._managers if manager.leads), self.manager)
 
     def start_clients(self) -> None:
         for client in self.clients:
@@ -287,13 +294,21 @@ class Cluster:
                 return [name for name in nodes if many and self._damaged in ("", name)]
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
                 return nodes if self.store is not None else [*nodes, *repositories]
-            case Fault.STORE_OUTAGE | Fault.TAKEOVER:
+            case Fault.STORE_OUTAGE | Fault.STORE_CUT | Fault.TAKEOVER:
                 return repositories if self.store is not None else []
+            case Fault.LEADER_KILL | Fault.LEADER_STOP | Fault.LEADER_PAUSE | Fault.LEADER_DEAF:
+                leads = self.leader if self.store is not None else None
+                return [] if leads is None else [leads.process.name]
             case _:
                 return list(self.world.processes)
 
     def kill(self, name: str) -> None:
         self._hosts[name].kill()
+
+    def stop(self, name: str) -> None:
+        host = self._hosts[name]
+        assert isinstance(host, MetadataHost), "nobody else ends in an orderly way"
+        host.stop()
 
     def power_loss(self, name: str) -> None:
         self.kill(name)
@@ -303,6 +318,8 @@ class Cluster:
 
     def restart(self, name: str) -> None:
         host = self._hosts[name]
+        if isinstance(host, MetadataHost) and host.is_stopping:
+            host.kill()
         if not host.process.alive:
             host.process.start()
             host.start()
@@ -327,8 +344,16 @@ class Cluster:
     def take_over(self) -> bool:
         standby = [host for host in self.repositories if host.process.alive and not host.leads]
         for host in standby:
-            host.campaign()
+            host.doubt_leader()
         return bool(standby)
+
+    def cut_off(self, _name: str) -> Sequence[str]:
+        return [host.process.name for host in self.nodes]
+
+    def set_store_reachable(self, name: str, reachable: bool) -> None:
+        host = self._hosts[name]
+        assert isinstance(host, MetadataHost), "nobody else has to do with the store"
+        host.set_store_reachable(reachable)
 
     def set_store_available(self, available: bool) -> None:
         if self.store is not None:

@@ -2,7 +2,8 @@
 
 A manager asks everyone how they are a few times a second and sends what `varlog.core.manager` decides. Operators ask it
 for what they want; what comes of that is written down, for a run to show that it was tried. One manager sets the
-cluster up; a second one, where a run has two, does the same work at the same time, and they know nothing of each other.
+cluster up; a second one, where a run has two, stands by until it is registered as the one that leads. Each says so
+twice a second, and believes that it leads until it is told otherwise: for a while there may be two.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from varlog.core.messages import (
     Info,
     Message,
     Metadata,
+    RegisterManager,
     RegisterNode,
     RegisterStream,
     RemoveLogStream,
@@ -50,6 +52,7 @@ from varlog.sim.process import Process
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID
 
 HEARTBEAT: Final = 0.1
+REGISTER_EVERY: Final = 0.5
 FRESH: Final = 1.0
 ANSWER_SECONDS: Final = 0.7
 REPLACE_AFTER: Final = 3.0
@@ -57,7 +60,8 @@ COLLECT_AFTER: Final = 2.0
 """A run is short: who is away is not waited for as long as in earnest, nor is what is of no use kept as long."""
 MOST_PAUSES: Final = 6
 _AGAIN: Final = frozenset(
-    error.code for error in (errors.NotLeader, errors.Busy, errors.DeadlineExceeded, errors.AlreadyExists)
+    error.code
+    for error in (errors.NotLeader, errors.StandBy, errors.Busy, errors.DeadlineExceeded, errors.AlreadyExists)
 )
 
 
@@ -135,6 +139,10 @@ class ManagerHost:
         self._doing = Doing()
         self._talks: list[_Talk] = []
         self._registrar = Registrar(self._request, self._fresh_infos, self._secret)
+        self.leads = False
+        """It was registered as the one that leads, and has not heard otherwise."""
+        self._registration = 0
+        self._register_at = 0.0
 
     def start(self) -> None:
         """Begin; the process is alive."""
@@ -163,13 +171,16 @@ class ManagerHost:
         return self._lookout.metadata
 
     def operate(self, asked: Message) -> None:
-        """Do what an operator asks for."""
+        """Do what an operator asks for. Who stands by refuses it, as does the metadata repository."""
 
         def ended(error: errors.VarlogError | None) -> None:
             self.process.world.count(Operation.DONE if error is None else Operation.REFUSED, self.process, asked)
             self.process.world.note("operator", self.process, str(error or "done"))
 
-        self._converse(self._registrar.begin(asked), ended)
+        if self.leads:
+            self._converse(self._registrar.begin(asked), ended)
+        else:
+            ended(errors.StandBy("another manager leads"))
 
     def add_stream(self, replicas: tuple[StorageNodeID, ...]) -> None:
         """Make one more log stream, on nodes that need not be the best ones, and not always in one go: others may find
@@ -273,6 +284,8 @@ class ManagerHost:
             case Info():
                 if self._lookout.on_info(message, now):
                     self._act()
+            case Decided(request, code) if request == self._registration:
+                self.leads = code == 0
             case Decided() | ReplicaReply() | SyncReply() | IdentityAdopted():
                 self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
             case _:
@@ -284,6 +297,8 @@ class ManagerHost:
         if world is None:
             return
         self._memory.observe(world)
+        if not self.leads:
+            return
         steps = reconcile(world, self._memory, self._request, self._choose_primary, REPLACE_AFTER, COLLECT_AFTER)
         for step, is_new in self._doing.take(steps, world.now):
             if is_new:
@@ -302,6 +317,10 @@ class ManagerHost:
     def _tick(self) -> None:
         self._expire_talks()
         self._act()
+        if self.process.monotonic() >= self._register_at:
+            self._register_at = self.process.monotonic() + REGISTER_EVERY
+            self._registration = self._request()
+            self._send(METADATA_REPOSITORY, RegisterManager(self._registration, self.process.name))
         self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
         self.process.at(HEARTBEAT, self._tick)
 

@@ -1,20 +1,18 @@
 """Simulated metadata repositories: the production core in simulated processes.
 
-A metadata repository runs on the production journal over a simulated disk, or, where a run has two of them, on the
-simulated store that both share.
+A metadata repository runs on the production journal over a simulated disk, or, where a run has several of them, on the
+simulated store that they share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from varlog import errors
-from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.branches import Branch, Observe
-from varlog.core.messages import (
-    Message,
-)
+from varlog.core.leading import Candidate
+from varlog.core.messages import Message, Report
 from varlog.core.metarepo import MetadataRepository, Role
 from varlog.metarepo.journal import Journal, JournalGroup, JournalOptions
 from varlog.sim.disk import SimDisk
@@ -24,10 +22,10 @@ from varlog.sim.process import Process
 from varlog.sim.store import SimStore, SimStoreClient
 
 TICK: Final = 0.1
-HEARTBEAT: Final = 0.1
-FRESH: Final = 1.0
-ASK_AGAIN: Final = 0.5
-SILENCE: Final = 1.0
+HEARD_SECONDS: Final = 2.5
+"""A storage node that was heard so lately counts as connected; it reports every second."""
+STOP_SECONDS: Final = 1.0
+"""Who is to end waits no longer than this for the store to take its lease back."""
 
 
 class JournalDriver:
@@ -65,14 +63,8 @@ class JournalDriver:
             self._take()
 
 
-class Heartbeat(NamedTuple):
-    """A leader tells the others that it is there."""
-
-    term: int
-
-
 class MetadataHost:
-    """One metadata repository. Of several, one that has heard of no leader for a while tries to lead."""
+    """One metadata repository. Of several, a `Candidate` says which is to lead."""
 
     def __init__(
         self,
@@ -86,16 +78,20 @@ class MetadataHost:
         self.disk = disk
         self._shared = shared
         self._client: SimStoreClient | None = None
+        self._candidate: Candidate | None = None
+        self._heard: dict[str, float] = {}
+        """When each storage node was last heard."""
         self._network = network
         self._observe = observe
         self._rng = process.world.rng(f"nonces of {process.name}")
         self.stopped: errors.VarlogError | None = None
+        self.is_stopping = False
+        """It is about to end."""
         network.attach(process.name, process, self._receive)
 
     def start(self) -> None:
         """Begin to serve; the process is alive."""
-        self._heard = self.process.monotonic()
-        self._patience = SILENCE * (1.0 + self._rng.random())
+        self.is_stopping = False
         if self._shared is None:
             try:
                 journal = Journal.open(
@@ -109,20 +105,37 @@ class MetadataHost:
             JournalDriver(self.process, self.disk, journal, self._on_journal_failed)
             self.repository = MetadataRepository(journal, self._send, self._observe)
         else:
+            self._heard.clear()
             self._client = SimStoreClient(self._shared, self.process.at)
             self.repository = MetadataRepository(self._client, self._send, self._observe)
+            self._candidate = Candidate(self._client, self.repository, self.process.name, self._observe)
         self._tick()
 
     def _nonce(self) -> int:
         return self._rng.getrandbits(64)
 
-    def campaign(self) -> None:
-        """Try to take the lead."""
-        if self.repository.role is Role.FOLLOWING:
-            self._heard = self.process.monotonic()
-            self.repository.campaign(self.process.clock())
+    def doubt_leader(self) -> None:
+        """Take the leader for silent when it is next asked after."""
+        if self._client is not None:
+            self._client.misjudges = True
+
+    def set_store_reachable(self, reachable: bool) -> None:
+        """Cut this one off from the metadata store, or end that."""
+        if self._client is not None:
+            self._client.connected = reachable
+
+    def stop(self) -> None:
+        """End in an orderly way: resign first, if that does not take too long."""
+        self.is_stopping = True
+        if self._candidate is not None and not self.process.paused:
+            self._candidate.resign(self.kill)
+            self.process.at(STOP_SECONDS, self.kill)
+        else:
+            self.kill()
 
     def kill(self) -> None:
+        if not self.process.alive:
+            return
         self.process.kill()
         self.disk.kill()
         if self._client is not None:
@@ -144,11 +157,9 @@ class MetadataHost:
     def _send(self, address: str, message: Message) -> None:
         self._network.send(self.process, address, message)
 
-    def _receive(self, source: str, message: Message | Heartbeat) -> None:
-        if isinstance(message, Heartbeat):
-            if message.term >= self.repository.term:
-                self._heard = self.process.monotonic()
-            return
+    def _receive(self, source: str, message: Message) -> None:
+        if isinstance(message, Report):
+            self._heard[source] = self.process.monotonic()
         try:
             self.repository.on_message(source, message, self.process.clock())
         except errors.InvalidArgument as error:
@@ -157,13 +168,15 @@ class MetadataHost:
             self._stop(error)
 
     def _tick(self) -> None:
+        now, wall = self.process.monotonic(), self.process.clock()
         try:
-            self.repository.tick(self.process.clock())
+            self.repository.tick(wall)
+            if self._candidate is not None:
+                self._candidate.hears(sum(now - heard < HEARD_SECONDS for heard in self._heard.values()))
+                self._candidate.tick(now, wall)
+            elif self.repository.role is Role.FOLLOWING:
+                self.repository.campaign(wall)
         except errors.VarlogError as error:
             self._stop(error)
             return
-        if self.leads and self._shared is not None:
-            self._network.send(self.process, METADATA_REPOSITORY, Heartbeat(self.repository.term))
-        elif self._shared is None or self.process.monotonic() - self._heard > self._patience:
-            self.campaign()
         self.process.at(TICK, self._tick)

@@ -44,7 +44,12 @@ class Fault(Enum):
     CLOCK_JUMP = "clock jumped"
     CLOCK_DRIFT = "clock drifted"
     STORE_OUTAGE = "metadata store was away"
-    TAKEOVER = "standby took the lead from a healthy leader"
+    STORE_CUT = "metadata repository was cut off from the metadata store"
+    TAKEOVER = "standby took a healthy leader for silent"
+    LEADER_KILL = "leading metadata repository killed"
+    LEADER_STOP = "leading metadata repository stopped in an orderly way"
+    LEADER_PAUSE = "leading metadata repository paused for long"
+    LEADER_DEAF = "leading metadata repository cut off from the storage nodes"
 
 
 class Cluster(Protocol):
@@ -80,8 +85,17 @@ class Cluster(Protocol):
     def lose_disk(self, name: str) -> None:
         """End the process and its disk; an empty one takes its place."""
 
+    def stop(self, name: str) -> None:
+        """Let the process end in an orderly way."""
+
     def take_over(self) -> bool:
         """Let a standby metadata repository try to lead, though nothing is wrong; False if there is none."""
+
+    def cut_off(self, name: str) -> Sequence[str]:
+        """From whom a metadata repository is cut off when it hears nothing of the log."""
+
+    def set_store_reachable(self, name: str, reachable: bool) -> None:
+        """Cut one process off from the metadata store, or end that."""
 
     def set_store_available(self, available: bool) -> None:
         """Take the metadata store away from everyone, or give it back."""
@@ -144,6 +158,20 @@ _CLOCKS: Final = {
     Fault.KILL: 1.0,
 }
 
+_LEADERS: Final = {
+    Fault.LEADER_KILL: 3.0,
+    Fault.LEADER_STOP: 2.0,
+    Fault.LEADER_PAUSE: 2.0,
+    Fault.LEADER_DEAF: 2.0,
+    Fault.STORE_CUT: 3.0,
+    Fault.STORE_OUTAGE: 1.0,
+    Fault.TAKEOVER: 2.0,
+    Fault.CLOCK_JUMP: 1.0,
+    Fault.KILL: 1.0,
+}
+_LONG_PAUSE: Final = (1.0, 15.0)
+_LONG_CUT: Final = (2.0, 8.0)
+
 _GRIND: Final = {
     Fault.SLOW_DISK: 4.0,
     Fault.POWER_LOSS: 3.0,
@@ -158,7 +186,8 @@ PROFILES: Final[Sequence[tuple[float, Profile]]] = (
     (2.0, Profile("disks", _DISKS, interval=1.5, at_once=2)),
     (2.0, Profile("clocks", _CLOCKS)),
     (2.0, Profile("grind", _GRIND, interval=0.7, at_once=3)),
-    (4.0, Profile("storm", {**_CRASHES, **_NETWORK, **_DISKS, **_CLOCKS}, 0.7, 1.5, 3, _LOSSY)),
+    (3.0, Profile("leaders", _LEADERS, interval=1.5, duration=1.5, at_once=2)),
+    (4.0, Profile("storm", {**_LEADERS, **_CRASHES, **_NETWORK, **_DISKS, **_CLOCKS}, 0.7, 1.5, 3, _LOSSY)),
 )
 """With how often each is drawn, relative to each other."""
 
@@ -217,8 +246,8 @@ class Nemesis:
                 self._world.count(fault)
         self._schedule()
 
-    def _last(self, names: Sequence[str], undo: Callable[[], None]) -> None:
-        """A fault on these begins now and ends later."""
+    def _last(self, names: Sequence[str], undo: Callable[[], None], seconds: float = 0.0) -> None:
+        """A fault on these begins now and ends later, after about as long as the profile says if nothing is given."""
         number = self._next_lasting
         self._next_lasting += 1
         self._struck.update(names)
@@ -228,7 +257,7 @@ class Nemesis:
             undo()
 
         self._lasting[number] = end
-        self._world.at(self._rng.expovariate(1.0 / self.profile.duration), self._end, number)
+        self._world.at(seconds or self._rng.expovariate(1.0 / self.profile.duration), self._end, number)
 
     def _end(self, number: int) -> None:
         end = self._lasting.pop(number, None)
@@ -243,7 +272,7 @@ class Nemesis:
         if not names:
             return False
         match fault:
-            case Fault.KILL | Fault.POWER_LOSS | Fault.LOST_DISK:
+            case Fault.KILL | Fault.POWER_LOSS | Fault.LOST_DISK | Fault.LEADER_KILL | Fault.LEADER_STOP:
                 self._fell(fault, self._rng.choice(names))
             case Fault.KILL_ALL | Fault.POWER_LOSS_ALL:
                 for name in names:
@@ -252,11 +281,15 @@ class Nemesis:
                 return self._cut(fault, names)
             case Fault.BAD_NETWORK:
                 self._worsen()
-            case Fault.PAUSE | Fault.CLOCK_JUMP | Fault.CLOCK_DRIFT:
+            case Fault.PAUSE | Fault.LEADER_PAUSE | Fault.CLOCK_JUMP | Fault.CLOCK_DRIFT:
                 self._disturb(fault, self._rng.choice(names))
             case Fault.STORE_OUTAGE:
                 self._cluster.set_store_available(False)
                 self._last((), lambda: self._cluster.set_store_available(True))
+            case Fault.STORE_CUT:
+                self._cut_from_store(self._rng.choice(names))
+            case Fault.LEADER_DEAF:
+                return self._deafen(self._rng.choice(names))
             case Fault.TAKEOVER:
                 return self._cluster.take_over()
             case Fault.BIT_ROT:
@@ -266,8 +299,10 @@ class Nemesis:
         return True
 
     def _fell(self, fault: Fault, name: str) -> None:
-        if fault in (Fault.KILL, Fault.KILL_ALL):
+        if fault in (Fault.KILL, Fault.KILL_ALL, Fault.LEADER_KILL):
             self._cluster.kill(name)
+        elif fault is Fault.LEADER_STOP:
+            self._cluster.stop(name)
         elif fault is Fault.LOST_DISK:
             self._cluster.lose_disk(name)
         else:
@@ -288,6 +323,19 @@ class Nemesis:
         self._is_partitioned = True
         self._last((), self._join)
         return True
+
+    def _deafen(self, name: str) -> bool:
+        if self._is_partitioned:
+            return False
+        processes = self._world.processes
+        self._cluster.network.partition([processes[name]], [processes[n] for n in self._cluster.cut_off(name)])
+        self._is_partitioned = True
+        self._last((), self._join, self._rng.uniform(*_LONG_CUT))
+        return True
+
+    def _cut_from_store(self, name: str) -> None:
+        self._cluster.set_store_reachable(name, False)
+        self._last([name], lambda: self._cluster.set_store_reachable(name, True), self._rng.uniform(*_LONG_CUT))
 
     def _join(self) -> None:
         self._cluster.network.heal()
@@ -312,9 +360,10 @@ class Nemesis:
 
     def _disturb(self, fault: Fault, name: str) -> None:
         process = self._world.processes[name]
-        if fault is Fault.PAUSE:
+        if fault in (Fault.PAUSE, Fault.LEADER_PAUSE):
             process.pause()
-            self._last([name], process.resume)
+            long = self._rng.uniform(*_LONG_PAUSE) if fault is Fault.LEADER_PAUSE else 0.0
+            self._last([name], process.resume, long)
         elif fault is Fault.CLOCK_JUMP:
             process.jump_clock(self._rng.choice((-1, 1)) * 10 ** self._rng.uniform(-1, 4))
         else:

@@ -46,7 +46,7 @@ class Operators:
 
     def tidy_up(self) -> None:
         """Take back every wish that keeps the cluster from being whole."""
-        manager = self._managers[0]
+        manager = next((manager for manager in self._managers if manager.leads), self._managers[0])
         if manager.metadata is not None:
             for message in _left_over(manager.metadata):
                 self._ask(manager, message)

@@ -52,7 +52,7 @@ class Shape:
         rng = world.rng("shape")
         nodes = rng.randint(1, 5)
         replication_factor = rng.randint(1, min(3, nodes))
-        repositories = rng.choice((1, 2))
+        repositories = rng.choice((1, 2, 3))
         lying_disk = replication_factor > 1 and rng.random() < 0.25
         return cls(
             nodes=nodes,

@@ -69,6 +69,8 @@ class StoreFaults:
 
     delay: tuple[float, float] = (0.0005, 0.002)
     """One way, between the two."""
+    watch_delay: tuple[float, float] = (0.0005, 0.1)
+    """Until a watch is told, between the two."""
     patience: float = 1.0
     """After this a client takes an unanswered request's outcome for unknown."""
     refused: float = 0.0
@@ -110,6 +112,9 @@ class SimStore:
 
     def delay(self) -> float:
         return self._rng.uniform(*self.odds.delay)
+
+    def watch_delay(self) -> float:
+        return self._rng.uniform(*self.odds.watch_delay)
 
     def after_delay(self, arrive: Callable[[], None]) -> None:
         self._schedule(self.delay(), arrive)
@@ -217,11 +222,11 @@ class _SimWatch:
 
     def send(self, notice: WatchNotice) -> None:
         self._on_their_way.append(notice)
-        self._client.after_delay(self._arrive)
+        self._client.after_watch_delay(self._arrive)
 
     def resume(self) -> None:
         for _ in self._on_their_way:
-            self._client.after_delay(self._arrive)
+            self._client.after_watch_delay(self._arrive)
 
     def _arrive(self) -> None:
         if self._client.reachable and self._on_their_way:
@@ -241,6 +246,8 @@ class SimStoreClient:
         self._schedule = schedule
         self._connected = True
         self._closed = False
+        self.misjudges = False
+        """The next lease it asks after seems to have been let be for long: a keep-alive was late."""
         self._watches: list[_SimWatch] = []
         store.clients.append(self)
 
@@ -265,6 +272,9 @@ class SimStoreClient:
 
     def after_delay(self, act: Callable[[], None]) -> None:
         self._schedule(self._store.delay(), act)
+
+    def after_watch_delay(self, act: Callable[[], None]) -> None:
+        self._schedule(self._store.watch_delay(), act)
 
     def close(self) -> None:
         """The process has ended: nothing is answered or told any more. Requests on their way may still take effect."""
@@ -305,7 +315,14 @@ class SimStoreClient:
         self._change(lambda: self._store.lease_keep_alive(lease), done)
 
     def lease_remaining(self, lease: LeaseID, done: Callable[[RemainingOutcome], None]) -> None:
-        self._ask(lambda: self._store.lease_remaining(lease), done)
+        def look() -> RemainingOutcome:
+            found = self._store.lease_remaining(lease)
+            if self.misjudges and isinstance(found, Remaining):
+                self.misjudges = False
+                return found._replace(remaining=0)
+            return found
+
+        self._ask(look, done)
 
     def lease_revoke(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
         self._change(lambda: self._store.lease_revoke(lease), done)
