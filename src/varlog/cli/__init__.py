@@ -15,7 +15,7 @@ from typing import Final
 from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
-from varlog.cli import manual, manual_cluster, manual_pipeline
+from varlog.cli import manual, manual_cluster, manual_metadata, manual_pipeline
 from varlog.cli.failures import Exit, NotConnected, tell, tell_usage
 from varlog.cli.manual import Page
 from varlog.cli.output import discard_stdout
@@ -88,6 +88,16 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "archive": manual_pipeline.ARCHIVE,
             "restore": manual_pipeline.RESTORE,
             "audit": manual_pipeline.AUDIT,
+        },
+    ),
+    "metadata": (
+        manual_metadata.METADATA,
+        {
+            "backup": manual_metadata.METADATA_BACKUP,
+            "restore": manual_metadata.METADATA_RESTORE,
+            "copy": manual_metadata.METADATA_COPY,
+            "survey": manual_metadata.METADATA_SURVEY,
+            "rebuild": manual_metadata.METADATA_REBUILD,
         },
     ),
     "secret": (

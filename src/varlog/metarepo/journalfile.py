@@ -155,7 +155,12 @@ def load(data: bytes, mark: Mark | None, cid: ClusterID, path: str) -> Loaded:
     return Loaded(keyspace, data.count(0, end) < len(data) - end)
 
 
-def _load_header(data: bytes, cid: ClusterID, path: str) -> tuple[Position, int]:
+def cluster_of(data: bytes, path: str) -> ClusterID:
+    """Whose journal a file is. Raises as `load`."""
+    return ClusterID(_header(data, path)[0])
+
+
+def _header(data: bytes, path: str) -> tuple[int, int, int, int]:
     if len(data) < _FILE_HEADER.size:
         raise JournalCorrupt("a damaged header", segment=path, offset=0)
     magic, version, owner, nonce, snapshot_end, crc = _FILE_HEADER.unpack_from(data)
@@ -163,6 +168,11 @@ def _load_header(data: bytes, cid: ClusterID, path: str) -> tuple[Position, int]
         raise JournalCorrupt("a damaged header", segment=path, offset=0)
     if version > FORMAT:
         raise UnsupportedFormat(f"{path} has format {version}; this version knows up to {FORMAT}")
+    return owner, nonce, snapshot_end, crc
+
+
+def _load_header(data: bytes, cid: ClusterID, path: str) -> tuple[Position, int]:
+    owner, nonce, snapshot_end, crc = _header(data, path)
     if owner != cid:
         raise WrongIdentity(f"{path} is of cluster {owner}, not {cid}")
     return Position(nonce, _FILE_HEADER.size, crc), snapshot_end

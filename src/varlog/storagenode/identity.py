@@ -16,7 +16,7 @@ or has lost its disks; the metadata repository can tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -45,7 +45,9 @@ def volume_errors(path: str) -> Iterator[None]:
         raise (error if isinstance(error, errors.DiskFull) else errors.NotWritable(f"{path}: {e}")) from e
 
 
-class _Content(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True):
+    """What the file holds."""
+
     format: int
     cid: ClusterID
     snid: StorageNodeID
@@ -87,13 +89,13 @@ class Secrets:
                     f"{path} holds log streams but no identity, and {next(iter(whole))} has one: it is not of this "
                     "node; start without it, or move what it holds away"
                 )
-        secrets.held = _common(found, whole)
+        secrets.held = agreed(found)
         new = [path for path in paths if path not in found]
         for path in new:
             secrets._write(path, secrets.held, None)
         return secrets
 
-    def _check_name(self, path: str, content: _Content) -> None:
+    def _check_name(self, path: str, content: Content) -> None:
         if (content.cid, content.snid) != (self._cid, self._snid):
             raise errors.WrongIdentity(
                 f"{path} is the data of storage node {content.snid} of cluster {content.cid}, not of storage node "
@@ -107,13 +109,14 @@ class Secrets:
         self.held, self.next = held, successor
 
     def _write(self, path: str, held: Held | None, successor: Held | None) -> None:
-        data = msgspec.json.encode(_Content(_FORMAT, self._cid, self._snid, held, successor))
+        data = msgspec.json.encode(Content(_FORMAT, self._cid, self._snid, held, successor))
         with volume_errors(path):
             publish(self._fs, path, IDENTITY_NAME, data).close()
 
 
-def _common(found: dict[str, _Content], whole: dict[str, _Content]) -> Held:
-    """The one secret that every volume holds or is about to."""
+def agreed(found: Mapping[str, Content]) -> Held:
+    """The one secret that every volume holds or is about to, if some volume holds one."""
+    whole = {path: content for path, content in found.items() if content.held is not None}
     for held in dict.fromkeys(content.held for content in whole.values()):
         if held is not None and all(held in (content.held, content.next) for content in found.values()):
             return held
@@ -126,7 +129,7 @@ def _common(found: dict[str, _Content], whole: dict[str, _Content]) -> Held:
     )
 
 
-def read(fs: FileSystem, path: str) -> _Content | None:
+def read(fs: FileSystem, path: str) -> Content | None:
     """What a node's directory says of whose it is; None if nothing."""
     name = f"{path}/{IDENTITY_NAME}"
     with volume_errors(name):
@@ -141,6 +144,6 @@ def read(fs: FileSystem, path: str) -> _Content | None:
         written = msgspec.json.decode(data, type=_Version).format
         if written > _FORMAT:
             raise errors.UnsupportedFormat(f"{name} was written by a newer version; upgrade before starting this node")
-        return msgspec.json.decode(data, type=_Content)
+        return msgspec.json.decode(data, type=Content)
     except (msgspec.DecodeError, UnicodeDecodeError):  # not what is in it: that may be a secret
         raise errors.WrongIdentity(f"{name} does not hold the identity of a storage node") from None

@@ -28,7 +28,8 @@ from varlog.storage.options import StorageOptions
 from varlog.storagenode.volumes import Volumes
 from varlog.types import MAX_ID, LogStreamID, LogStreamIdentity, TopicID
 
-_REMOVED_NAME: Final = "removed"
+REMOVED_NAME: Final = "removed"
+"""A directory that holds a file of this name is being deleted."""
 
 
 class Replica(NamedTuple):
@@ -76,7 +77,7 @@ class Replicas:
         for lsid, volume in self._volumes.replicas().items():
             path = self._volumes.replica_path(volume, lsid)
             with typed_errors(path):
-                if self._fs.exists(f"{path}/{_REMOVED_NAME}"):
+                if self._fs.exists(f"{path}/{REMOVED_NAME}"):
                     with suppress(OSError):  # what cannot be deleted is in nobody's way
                         self._delete(path)
                     continue
@@ -113,7 +114,7 @@ class Replicas:
         return self._serve(volume, storage, identity)
 
     def _create(self, path: str, identity: LogStreamIdentity, base: LogBase | None) -> LogStreamStorage:
-        if self._fs.exists(f"{path}/{_REMOVED_NAME}"):  # the next start would delete what is made there now
+        if self._fs.exists(f"{path}/{REMOVED_NAME}"):  # the next start would delete what is made there now
             raise errors.AlreadyExists(f"{path} was to be deleted and could not be; delete it by hand")
         try:
             return LogStreamStorage.create(self._fs, path, identity, self._options, base)
@@ -155,7 +156,7 @@ class Replicas:
         """The same, for good; what is to be deleted then."""
         path = self._volumes.replica_path(self.close_one(lsid).volume, lsid)
         with suppress(OSError):  # what a full disk does not let be said must still be possible to do
-            publish(self._fs, path, _REMOVED_NAME, b"").close()
+            publish(self._fs, path, REMOVED_NAME, b"").close()
         return path
 
     def delete(self, path: str) -> None:
@@ -166,7 +167,7 @@ class Replicas:
     def _delete(self, path: str) -> None:
         """All of a directory; what says that it is being removed goes last."""
         for name in self._fs.listdir(path):
-            if name != _REMOVED_NAME:
+            if name != REMOVED_NAME:
                 self._fs.unlink(f"{path}/{name}")
         self._fs.sync_dir(path)
         for name in self._fs.listdir(path):

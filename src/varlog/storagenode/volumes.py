@@ -79,9 +79,9 @@ class Volumes:
     def _begin(self) -> None:
         for path in self.node_paths:
             self._locks.append(lock_directory(self._fs, path))
-        occupied = [path for path in self.node_paths if _numbers(self._fs, path, "lsid=")]
+        occupied = [path for path in self.node_paths if numbers(self._fs, path, "lsid=")]
         self.secrets = Secrets.load(self._fs, self.cid, self.snid, self.node_paths, occupied)
-        self.starts = max(map(self._read_starts, self.node_paths)) + 1
+        self.starts = max(read_starts(self._fs, path) for path in self.node_paths) + 1
         for path in self.node_paths:
             with volume_errors(path):
                 publish(self._fs, path, _BOOT_NAME, b"%d" % self.starts).close()
@@ -90,20 +90,6 @@ class Volumes:
     def boot(self) -> int:
         """The number of this start: greater at every one."""
         return boot_of(self.secrets.held.generation if self.secrets.held is not None else 0, self.starts)
-
-    def _read_starts(self, path: str) -> int:
-        name = f"{path}/{_BOOT_NAME}"
-        if not self._fs.exists(name):
-            return 0
-        with volume_errors(name):
-            file = self._fs.open(name)
-            try:
-                data = file.pread(_BOOT_BYTES, 0)
-            finally:
-                file.close()
-        if not bytes(data).isdigit() or int(data) >= _MOST_STARTS:
-            raise errors.WrongIdentity(f"{name} does not hold the number of a start")
-        return int(data)
 
     @property
     def node_paths(self) -> list[str]:
@@ -116,7 +102,7 @@ class Volumes:
         """The volume of every log stream found (B3). One found on two volumes is an error (B4)."""
         found: dict[LogStreamID, str] = {}
         for volume, path in zip(self.paths, self.node_paths, strict=True):
-            for number in _numbers(self._fs, path, "lsid="):
+            for number in numbers(self._fs, path, "lsid="):
                 lsid = LogStreamID(number)
                 if lsid in found:
                     raise errors.WrongIdentity(
@@ -132,11 +118,27 @@ class Volumes:
         self._locks.clear()
 
 
+def read_starts(fs: FileSystem, node_path: str) -> int:
+    """How often a node was started, as one of its directories says."""
+    name = f"{node_path}/{_BOOT_NAME}"
+    if not fs.exists(name):
+        return 0
+    with volume_errors(name):
+        file = fs.open(name)
+        try:
+            data = file.pread(_BOOT_BYTES, 0)
+        finally:
+            file.close()
+    if not bytes(data).isdigit() or int(data) >= _MOST_STARTS:
+        raise errors.WrongIdentity(f"{name} does not hold the number of a start")
+    return int(data)
+
+
 def _check_unclaimed(fs: FileSystem, volume: str, wanted: str) -> None:
     """A volume that holds another node, and not this one, was swapped or mistaken for this node's. Whatever were made
     there anew would pass for a lost disk."""
-    for cid in _numbers(fs, volume, "cid="):
-        for snid in _numbers(fs, f"{volume}/cid={cid}", "snid="):
+    for cid in numbers(fs, volume, "cid="):
+        for snid in numbers(fs, f"{volume}/cid={cid}", "snid="):
             if identity.read(fs, f"{volume}/cid={cid}/snid={snid}") is not None:
                 raise errors.WrongIdentity(
                     f"volume {volume} is of storage node {snid} of cluster {cid}, there is no {wanted} on it; start "
@@ -145,7 +147,7 @@ def _check_unclaimed(fs: FileSystem, volume: str, wanted: str) -> None:
 
 
 def _find_snid(fs: FileSystem, cid: ClusterID, paths: Sequence[str]) -> StorageNodeID:
-    found = {number for path in paths for number in _numbers(fs, f"{path}/cid={cid}", "snid=")}
+    found = {number for path in paths for number in numbers(fs, f"{path}/cid={cid}", "snid=")}
     if len(found) > 1:
         raise errors.InvalidArgument(
             f"the volumes hold data of storage nodes {sorted(found)}; say with --snid which one this is"
@@ -153,7 +155,7 @@ def _find_snid(fs: FileSystem, cid: ClusterID, paths: Sequence[str]) -> StorageN
     return StorageNodeID(found.pop() if found else secrets.randbelow((1 << 32) - 1) + 1)
 
 
-def _numbers(fs: FileSystem, path: str, prefix: str) -> list[int]:
+def numbers(fs: FileSystem, path: str, prefix: str) -> list[int]:
     """The ids that directories are named after. What is not named exactly as this node names them is none of its."""
     with volume_errors(path):
         names = fs.listdir(path) if fs.exists(path) else []
