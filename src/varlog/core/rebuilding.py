@@ -326,8 +326,8 @@ def _topic(tpid: TopicID, streams: list[_Stream], wishes: Wishes, state: Metadat
     topic = state.topics[tpid] = _named(tpid, streams, wishes)
     if lost and not wishes.declare_lost:
         raise errors.SurveysIncomplete(
-            f"topic {topic.name!r}: no commit context names the entries at {_spans(lost)}, though these positions were "
-            "given; with --declare-lost they are declared lost, and readers get an error there"
+            f"topic {topic.name!r}: positions {_spans(lost)} were given, and no disk has all commit contexts that say "
+            "to what; with --declare-lost readers get an error where one is missing"
         )
     if uncertain and wishes.declare_lost:
         lost.append((GLSN(hwm + 1), GLSN(hwm + uncertain + 1)))
@@ -391,15 +391,12 @@ def _check_cuts(tpid: TopicID, streams: Iterable[_Stream]) -> None:
 
 
 def _missing_below(tpid: TopicID, streams: Iterable[_Stream], trim: GLSN, window: GLSN) -> list[tuple[GLSN, GLSN]]:
-    """All of (trim, window] if fewer entries are there than positions: it is not known which of them are missing."""
+    """All of (trim, window] unless as many entries are there: it is not known which of them are missing."""
     entries = 0
     for stream in streams:
         begins = [replica.trim_llsn for replica in stream.replicas.values() if replica.trim_glsn == trim]
-        if not begins:
-            raise errors.SurveysDisagree(
-                f"topic {tpid} was trimmed up to {trim}, and log stream {stream.lsid} not yet; whether all its "
-                "positions are there cannot be told"
-            )
+        if not begins:  # the trim has not reached it, so that its entries cannot be counted from there
+            return [(GLSN(trim + 1), GLSN(window + 1))]
         later = next((cc for cc in stream.chain if cc.glsn_end > window + 1), None)
         end = stream.end if later is None else later.llsn_begin + max(0, window + 1 - later.glsn_begin)
         entries += max(0, end - min(begins))

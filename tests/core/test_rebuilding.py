@@ -1,0 +1,227 @@
+"""Metadata made anew of surveys: what comes back, what is listed, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tests.core.pasts import BYTES, NODES, TOPIC, Past, node
+from varlog.core.metastate import Checkpoint, MetadataState, Node, Topic
+from varlog.core.rebuilding import VERSIONS_SKIPPED, Wishes, loose_of, rebuild
+from varlog.core.surveys import NodeSurvey
+from varlog.errors import InvalidArgument, SurveysDisagree, SurveysIncomplete
+from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+
+NAMED = Wishes({TOPIC: "log"})
+LOST = NAMED._replace(declare_lost=True)
+LS1, LS2 = LogStreamID(1), LogStreamID(2)
+
+
+@pytest.fixture
+def past() -> Past:
+    """Two log streams, three cuts, ten positions."""
+    past = Past(1, 2)
+    past.cut({1: 2, 2: 1})
+    past.cut({1: 1, 2: 3})
+    past.cut({1: 2, 2: 1})
+    return past
+
+
+def test_all_that_is_on_disk_is_there_again(past: Past) -> None:
+    rebuilt = rebuild(past.surveys(), NAMED)
+    state = rebuilt.checkpoint.state
+    (told,) = rebuilt.topics
+    assert (told.name, told.first, told.last, told.lost, told.uncertain) == ("log", 1, 10, (), 0)
+    assert (rebuilt.loose, rebuilt.remarks, rebuilt.checkpoint.held) == ([], [], {})
+    assert state.version == past.version + VERSIONS_SKIPPED
+    assert state.time == 1000 * past.version
+    topic = state.topics[TOPIC]
+    assert (topic.hwm, topic.trim, topic.replication_factor, topic.min_replicas) == (10, 0, 3, 2)
+    assert [(s.llsn_end, s.last_glsn) for s in state.streams.values()] == [(6, 9), (6, 10)]
+    for stream in state.streams.values():
+        assert (stream.status, stream.epoch, stream.replicas) == (StreamStatus.SEALED, 3, NODES)
+    assert state.nodes[StorageNodeID(2)] == Node("", ("/volume",), generation=1, proof=f"{2:064x}", boot=(1 << 32) + 5)
+    assert state.next_lsid > 2
+    assert state.next_tpid > 1
+    assert Checkpoint.decode(rebuilt.checkpoint.encode()).state == state
+
+
+def test_rule2_the_epoch_is_above_every_promise_and_odd(past: Past) -> None:
+    surveys = [
+        node(snid, past.replica(1, epoch=epoch), past.replica(2, epoch=4)) for snid, epoch in ((1, 2), (2, 5), (3, 4))
+    ]
+    streams = rebuild(surveys, NAMED).checkpoint.state.streams
+    assert (streams[LS1].epoch, streams[LS2].epoch) == (7, 5)
+
+
+def test_rule8_a_replica_that_is_behind_is_given_the_commit_contexts_of_another(past: Past) -> None:
+    behind = node(1, past.replica(1, until=11), past.replica(2))
+    whole = [node(snid, past.replica(1), past.replica(2)) for snid in (2, 3)]
+    rebuilt = rebuild([behind, *whole], NAMED)
+    assert rebuilt.checkpoint.state.streams[LS1].llsn_end == 6
+    assert rebuilt.checkpoint.held == {LS1: past.commits[1][1:]}
+    assert rebuilt.loose == []
+
+
+def test_what_has_no_commit_context_is_listed_and_not_brought_back(past: Past) -> None:
+    surveys = [node(snid, past.replica(1, extra=snid), past.replica(2)) for snid in NODES]
+    rebuilt = rebuild(surveys, NAMED)
+    assert [(o.node, o.log_stream, o.llsn_begin, o.llsn_end, o.batches, o.bytes) for o in rebuilt.loose] == [
+        (snid, 1, 6, 6 + snid, snid, snid * BYTES) for snid in NODES
+    ]
+    (told,) = rebuilt.topics
+    assert (told.last, told.uncertain) == (10, 1)  # a cut takes what all replicas have
+    assert loose_of(surveys[1]) == [rebuilt.loose[1]]
+
+
+def test_positions_that_may_have_been_given_are_not_given_again_if_they_are_declared_lost(past: Past) -> None:
+    rebuilt = rebuild(past.surveys(extra=2), LOST)
+    (told,) = rebuilt.topics
+    assert (told.last, told.lost, told.uncertain) == (14, ((11, 15),), 0)
+    stream = max(rebuilt.checkpoint.state.streams.values(), key=lambda stream: stream.lsid)
+    assert (stream.replicas, stream.is_held, stream.lost_begin, stream.last_glsn) == ((), True, 11, 14)
+    assert rebuilt.checkpoint.state.topics[TOPIC].hwm == 14
+
+
+@pytest.mark.parametrize("told", [1000, 2])
+def test_a_hole_is_refused_unless_it_is_declared_lost(past: Past, told: int) -> None:
+    """The last cut gave positions to both log streams, and of one of them its commit context is on no disk."""
+    surveys = [node(snid, past.replica(1, until=12, told=told), past.replica(2, told=told)) for snid in NODES]
+    with pytest.raises(SurveysIncomplete, match="topic 'log': positions 8 to 9 were given"):
+        rebuild(surveys, NAMED)
+    rebuilt = rebuild(surveys, LOST)
+    assert rebuilt.topics[0].lost == ((8, 10), (11, 13))
+    assert rebuilt.checkpoint.state.streams[LS1].last_glsn == 4
+    assert rebuilt.checkpoint.state.streams[LogStreamID(3)].lost_begin == 8
+
+
+def test_holes_are_found_by_counting_where_commit_contexts_are_not_told(past: Past) -> None:
+    past.cut({2: 1})
+    past.cut({2: 1})
+    past.cut({2: 1})
+    surveys = [node(snid, past.replica(1, until=11, told=1), past.replica(2, told=1)) for snid in NODES]
+    with pytest.raises(SurveysIncomplete, match="1 to 12"):
+        rebuild(surveys, NAMED)
+    assert rebuild(past.surveys(told=1), NAMED).topics[0].last == 13
+
+
+def test_what_is_trimmed_is_not_missed(past: Past) -> None:
+    rebuilt = rebuild(past.surveys(trim=5, told=1), NAMED)
+    assert (rebuilt.topics[0].first, rebuilt.topics[0].last) == (6, 10)
+    assert rebuilt.checkpoint.state.topics[TOPIC].trim == 5
+
+
+def test_a_trim_that_reached_some_counts_for_all(past: Past) -> None:
+    surveys = [node(1, past.replica(1, trim=5), past.replica(2)), *past.surveys()[1:]]
+    assert rebuild(surveys, NAMED).checkpoint.state.topics[TOPIC].trim == 5
+    short = [node(snid, past.replica(1, trim=5, told=1), past.replica(2, told=1)) for snid in NODES]
+    with pytest.raises(SurveysIncomplete, match="positions 6 to 9 were given"):
+        rebuild(short, NAMED)
+
+
+def test_a_log_stream_that_never_ran_is_left_out(past: Past) -> None:
+    past.commits[9] = []
+    surveys = [node(snid, past.replica(1), past.replica(2), past.replica(9, epoch=0)) for snid in NODES]
+    rebuilt = rebuild(surveys, NAMED)
+    assert list(rebuilt.checkpoint.state.streams) == [1, 2]
+    assert rebuilt.remarks == ["log stream 9 never ran, and is left out"]
+    assert rebuilt.checkpoint.state.next_lsid > 9
+
+
+def test_every_node_is_needed_that_a_log_stream_ran_on(past: Past) -> None:
+    surveys = past.surveys()[:2]
+    with pytest.raises(SurveysIncomplete, match=r"storage node 3, log streams 1, 2; .*--without"):
+        rebuild(surveys, NAMED)
+    rebuilt = rebuild(surveys, NAMED._replace(without={StorageNodeID(3)}))
+    assert rebuilt.checkpoint.state.streams[LS1].replicas == (1, 2)
+    assert rebuilt.checkpoint.state.nodes.keys() == {1, 2}
+    assert rebuilt.checkpoint.state.topics[TOPIC].replication_factor == 3
+
+
+def test_who_was_left_out_of_the_set_is_not_asked_for(past: Past) -> None:
+    """Node 3 ran the log streams in an earlier epoch only; nodes 1 and 2 have gone on without it."""
+    surveys = [node(s, *(past.replica(lsid, epoch=4, on=(1, 2)) for lsid in (1, 2))) for s in (1, 2)]
+    old = node(3, past.replica(1, until=11), past.replica(2, until=11))
+    assert rebuild(surveys, NAMED).checkpoint.state.streams[LS1].replicas == (1, 2)
+    rebuilt = rebuild([*surveys, old], NAMED)
+    assert rebuilt.checkpoint.state.streams[LS1].replicas == (1, 2)
+    assert rebuilt.loose == []
+
+
+def test_a_missing_or_damaged_replica_is_told_of(past: Past) -> None:
+    surveys = [node(1, past.replica(2)), node(2, past.replica(1, damage="a damaged frame"), past.replica(2))]
+    rebuilt = rebuild([*surveys, past.surveys()[2]], NAMED)
+    assert [remark.split(":")[0] for remark in rebuilt.remarks] == [
+        "log stream 1",
+        "log stream 1 ran on storage nodes 1 too, which have no replica of it",
+    ]
+    assert rebuilt.checkpoint.state.streams[LS1].replicas == (2, 3)
+
+
+def _other_cut(past: Past) -> list[NodeSurvey]:
+    other = Past(1, 2)
+    other.cut({1: 3})
+    return [node(1, other.replica(1), past.replica(2)), *past.surveys()[1:]]
+
+
+def _overlapping_batches(past: Past) -> list[NodeSurvey]:
+    replica = past.replica(1)
+    shifted = [cc._replace(llsn_begin=cc.llsn_begin + 1) for cc in replica.commits]  # type: ignore[arg-type]
+    return [node(1, msgspec.structs.replace(replica, commits=tuple(shifted)), past.replica(2)), *past.surveys()[1:]]
+
+
+def _position_twice(past: Past) -> list[NodeSurvey]:
+    other = Past(1, 2)
+    other.version = 20
+    other.cut({2: 3})
+    return [node(snid, past.replica(1), other.replica(2)) for snid in NODES]
+
+
+def _cut_told_differently(past: Past) -> list[NodeSurvey]:
+    other = Past(1, 2)
+    other.cut({1: 2, 2: 2})
+    return [node(snid, past.replica(1), other.replica(2)) for snid in NODES]
+
+
+def _other_topic(past: Past) -> list[NodeSurvey]:
+    stray = msgspec.structs.replace(past.replica(1), tpid=TopicID(2))
+    return [node(1, stray, past.replica(2)), *past.surveys()[1:]]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (_other_cut, "log stream 1: storage nodes 1 and 2 have different commit contexts from LLSN 1 on"),
+        (_overlapping_batches, "have different commit contexts"),
+        (_position_twice, "log streams 1 and 2 both have position 1"),
+        (_cut_told_differently, "tell different things of version 11"),
+        (_other_topic, "log stream 1 is of topics 1, 2"),
+        (lambda past: [*past.surveys(), past.surveys()[0]], "storage node 1 was surveyed twice"),
+        (lambda past: [*past.surveys()[:2], node(3, cid=8)], "different clusters"),
+    ],
+)
+def test_nodes_that_disagree_are_refused(past: Past, made: Callable[[Past], list[NodeSurvey]], told: str) -> None:
+    with pytest.raises(SurveysDisagree, match=told):
+        rebuild(made(past), LOST)
+
+
+def test_a_backup_tells_what_nodes_do_not_know(past: Past) -> None:
+    known = MetadataState(version=Version(5_000_000), next_lsid=LogStreamID(70), next_tpid=TopicID(8))
+    known.topics[TOPIC] = Topic(TOPIC, "orders", 5, 3, GLSN(2), archive="/archive")
+    known.topics[TopicID(7)] = Topic(TopicID(7), "gone", 1, 1)
+    known.nodes[StorageNodeID(1)] = Node("host:9091", ("/old",))
+    rebuilt = rebuild(past.surveys(), Wishes(known=known))
+    state = rebuilt.checkpoint.state
+    topic = state.topics[TOPIC]
+    assert (topic.name, topic.replication_factor, topic.min_replicas, topic.archive) == ("orders", 5, 3, "/archive")
+    assert (topic.hwm, state.nodes[StorageNodeID(1)].address) == (10, "host:9091")
+    assert rebuilt.remarks == ["topic 'gone' is in the backup, and no storage node holds anything of it: left out"]
+    assert (state.version, state.next_lsid > 70, state.next_tpid > 8) == (5_000_000 + VERSIONS_SKIPPED, True, True)
+
+
+def test_topics_are_named_as_wanted_or_by_their_number(past: Past) -> None:
+    assert rebuild(past.surveys(), Wishes()).topics[0].name == "topic-1"
+    with pytest.raises(InvalidArgument, match="no storage node holds anything of topic 2"):
+        rebuild(past.surveys(), Wishes({TopicID(2): "log"}))
