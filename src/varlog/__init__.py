@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from varlog.client.reading import Subscription
     from varlog.client.writing import Appender
     from varlog.oneprocess import embedded
+    from varlog.wire.tls import TlsFiles
 
 __version__ = "0.1.0.dev0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "EntryBatch",
     "Log",
     "Subscription",
+    "TlsFiles",
     "admin",
     "connect",
     "embedded",
@@ -56,6 +58,7 @@ _HOMES: Final = {
     "EntryBatch": "varlog.client.entries",
     "Log": "varlog.client.log",
     "Subscription": "varlog.client.reading",
+    "TlsFiles": "varlog.wire.tls",
     "admin": "varlog.client.administering",
     "connect": "varlog.client.log",
     "embedded": "varlog.oneprocess",

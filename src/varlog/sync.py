@@ -31,6 +31,7 @@ from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
 from varlog.client.reading import Batches as _Batches
 from varlog.client.writing import Appender as _Appender
 from varlog.core.messages import Diagnosis, Info, Metadata, NodeInfo, ScrubState, StreamInfo, TopicInfo
+from varlog.wire.tls import TlsFiles
 
 if TYPE_CHECKING:
     from varlog.client.writing import Entries
@@ -463,12 +464,13 @@ def connect(
     topic: str | None = None,
     cid: int | None = None,
     secret_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Log:
     """Connect to a topic of a cluster; the arguments are those of `varlog.connect`."""
 
     async def make() -> client.Log:
-        return await client.connect(cluster, topic=topic, cid=cid, secret_file=secret_file, timeout=timeout)
+        return await client.connect(cluster, topic=topic, cid=cid, secret_file=secret_file, tls=tls, timeout=timeout)
 
     return Log(_connected(make))
 
@@ -478,11 +480,12 @@ def admin(
     *,
     cid: int | None = None,
     secret_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Admin:
     """Connect to a cluster to administer it; the arguments are those of `varlog.connect`."""
 
     async def make() -> client.Admin:
-        return await client.admin(cluster, cid=cid, secret_file=secret_file, timeout=timeout)
+        return await client.admin(cluster, cid=cid, secret_file=secret_file, tls=tls, timeout=timeout)
 
     return Admin(_connected(make))

@@ -6,6 +6,7 @@ import os
 import pickle
 import stat
 import traceback
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from tests.wire.peers import CLIENT, NODE, Recorder, run, serve
 from varlog import errors
 from varlog.wire import Role, Secret, dial
+from varlog.wire.secret import add, promote, retire
 
 KEY = bytes(range(7, 47))
 
@@ -135,3 +137,79 @@ def test_a_refused_hello_does_not_show_the_secret(caplog: pytest.LogCaptureFixtu
     run(main())
     assert "no hello with" in caplog.text
     assert not shows(caplog.text)
+
+
+# Several secrets in one file
+
+OLD, NEW = Secret(KEY), Secret(bytes(range(32, 64)))
+STATEMENT = b"what is proven"
+
+
+def test_the_first_secret_is_proven_with_and_all_are_believed(tmp_path: Path) -> None:
+    both = Secret.load(written(tmp_path / "secret", f"{KEY.hex()}\n\n{bytes(range(32, 64)).hex()}\n"))
+    assert both.proof(STATEMENT) == OLD.proof(STATEMENT)
+    assert both.proves(OLD.proof(STATEMENT), STATEMENT)
+    assert both.proves(NEW.proof(STATEMENT), STATEMENT)
+    assert not OLD.proves(NEW.proof(STATEMENT), STATEMENT)
+    assert not both.proves(both.proof(b"something else"), STATEMENT)
+    assert both.fingerprints() == [*OLD.fingerprints(), *NEW.fingerprints()]
+    assert not shows(" ".join(both.fingerprints()))
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (f"{KEY.hex()}\n{KEY.hex()[:40]}", "holds 20 bytes"),
+        (f"{KEY.hex()}\n{KEY.hex()[:41]}", "hexadecimal"),
+        (f"{KEY.hex()}\n# a remark", "hexadecimal"),
+        (f"{KEY.hex()}\n{KEY.hex()}", "twice"),
+        ("\n".join(bytes([n] * 32).hex() for n in range(9)), "holds 9 secrets; it may hold 8"),
+    ],
+)
+def test_a_file_with_something_else_among_its_secrets_is_refused(tmp_path: Path, content: str, complaint: str) -> None:
+    with pytest.raises(errors.SecretUnusable, match=complaint):
+        Secret.load(written(tmp_path / "secret", content))
+
+
+def test_any_two_processes_one_step_apart_believe_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    stages = [Secret.create(path), add(path), promote(path), retire(path)]
+    for stage, next_one in pairwise(stages):
+        assert stage.proves(next_one.proof(STATEMENT), STATEMENT)
+        assert next_one.proves(stage.proof(STATEMENT), STATEMENT)
+    assert not stages[-1].proves(stages[0].proof(STATEMENT), STATEMENT)
+    assert len(Secret.load(path).fingerprints()) == 1
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["secret"]
+
+
+def test_a_new_secret_can_be_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    before = Secret.create(path).fingerprints()
+    add(path)
+    assert retire(path).fingerprints() == before
+
+
+def test_steps_that_cannot_be_taken_change_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    Secret.create(path)
+    with pytest.raises(errors.Conflict, match="add one first"):
+        promote(path)
+    for _ in range(7):
+        add(path)
+    before = path.read_bytes()
+    with pytest.raises(errors.LimitExceeded, match="8 secrets"):
+        add(path)
+    path.chmod(0o644)
+    for step in (add, promote, retire):
+        with pytest.raises(errors.SecretUnusable, match="chmod 600"):
+            step(path)
+    assert path.read_bytes() == before
+
+
+def test_a_link_to_the_secret_stays_one(tmp_path: Path) -> None:
+    Secret.create(tmp_path / "secret")
+    (tmp_path / "link").symlink_to("secret")
+    add(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert len(Secret.load(tmp_path / "secret").fingerprints()) == 2

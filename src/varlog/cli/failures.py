@@ -4,7 +4,7 @@
 |------|-------------------------------------------------------------------------------------------|
 | 0    | done                                                                                      |
 | 1    | the cluster could not or would not do it, or something was violated                       |
-| 2    | the command line, the cluster file or the secret is not right; nothing was tried          |
+| 2    | the command line, the cluster file, secret or certificate is not right; nothing was tried |
 | 3    | the cluster cannot be reached, or does not let us in; nothing was tried                   |
 | 4    | what was looked at is not as it should be (`doctor`, `verify`)                            |
 | 5    | nothing wrong was found, but not everything could be looked at (`verify`)                 |
@@ -42,7 +42,13 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-_USAGE: Final = (errors.BadConfig, errors.BadQuery, errors.InvalidArgument, errors.SecretUnusable)
+_USAGE: Final = (
+    errors.BadConfig,
+    errors.BadQuery,
+    errors.InvalidArgument,
+    errors.SecretUnusable,
+    errors.TlsUnusable,
+)
 _UNREACHED: Final = (
     errors.Unreachable,
     errors.ConnectionLost,
@@ -51,6 +57,8 @@ _UNREACHED: Final = (
     errors.WrongSecret,
     errors.WrongRole,
     errors.UnsupportedProtocol,
+    errors.WrongCertificate,
+    errors.TlsMismatch,
 )
 
 
@@ -76,6 +84,7 @@ _ADVICE: Final[tuple[tuple[type[errors.VarlogError], str], ...]] = (
     (errors.DirectoryLocked, "perhaps a cluster runs there already, see varlog status; or use another directory"),
     (errors.WrongSecret, "give the cluster's own with --secret-file FILE"),
     (errors.WrongCluster, "give its id with --cid"),
+    (errors.TlsMismatch, "give --tls-cert, --tls-key and --tls-ca if the cluster uses TLS, and none of them if not"),
     (errors.Trimmed, "read from there on"),
     (errors.Unwritten, "varlog tail -f waits for what comes"),
     (errors.UnknownTopic, "see varlog topic list, or make it with varlog topic add"),

@@ -17,7 +17,7 @@ from varlog.cli.failures import connecting
 from varlog.cli.output import Output
 
 if TYPE_CHECKING:
-    from varlog import Admin, Log
+    from varlog import Admin, Log, TlsFiles
 
 CLUSTER: Final = Group("Cluster", sort_key=90)
 REACH_SECONDS: Final = 3.0
@@ -29,6 +29,9 @@ _WHERE: Final = (
 )
 _CID: Final = "The cluster's id, if no cluster file says it and it is not 1."
 _SECRET_FILE: Final = "The cluster's secret, if no cluster file says where it is."
+_TLS_CERT: Final = "The certificate to show, if the cluster uses TLS and no cluster file says where it is."
+_TLS_KEY: Final = "The certificate's private key."
+_TLS_CA: Final = "The certificates of the cluster's CA."
 _TIMEOUT: Final = (
     f"How long to wait before giving up; without it {REACH_SECONDS:g} seconds to reach the cluster, and "
     f"{ANSWER_SECONDS:g} for it to do something."
@@ -53,11 +56,21 @@ class Cluster:
     cid: Annotated[Identifier | None, Parameter(metavar="N", help=_CID)] = None
     secret_file: Annotated[Path | None, Parameter(metavar="FILE", help=_SECRET_FILE)] = None
     timeout: Annotated[Seconds | None, Parameter(help=_TIMEOUT)] = None
+    tls_cert: Annotated[Path | None, Parameter(metavar="FILE", help=_TLS_CERT)] = None
+    tls_key: Annotated[Path | None, Parameter(metavar="FILE", help=_TLS_KEY)] = None
+    tls_ca: Annotated[Path | None, Parameter(metavar="FILE", help=_TLS_CA)] = None
     json: JSON = False
 
     @property
     def output(self) -> Output:
         return Output(json=self.json)
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files for TLS, if they were given here."""
+        from varlog.wire.tls import TlsFiles  # noqa: PLC0415
+
+        return TlsFiles.of(self.tls_cert, self.tls_key, self.tls_ca)
 
     @property
     def patience(self) -> float:
@@ -85,7 +98,12 @@ class Cluster:
             yield log
 
     def _companions(self) -> dict[str, Any]:
-        return {"cid": self.cid, "secret_file": self.secret_file, "timeout": self.timeout or REACH_SECONDS}
+        return {
+            "cid": self.cid,
+            "secret_file": self.secret_file,
+            "tls": self.tls,
+            "timeout": self.timeout or REACH_SECONDS,
+        }
 
 
 @Parameter(name="*", group=CLUSTER)
@@ -99,7 +117,7 @@ class Topic(Cluster):
         """The topic that is meant."""
         from varlog.client.cluster import find  # noqa: PLC0415
 
-        return self.topic or find(self.cluster, cid=self.cid, secret_file=self.secret_file).topic
+        return self.topic or find(self.cluster, cid=self.cid, secret_file=self.secret_file, tls=self.tls).topic
 
     def log(self) -> AbstractAsyncContextManager[Log]:
         """Connect to the topic."""

@@ -129,7 +129,7 @@ def connection_of(at: Topic) -> Connection:
     from varlog.spark.options import Connection  # noqa: PLC0415
 
     secret = None if at.secret_file is None else str(at.secret_file)
-    return Connection(at.cluster, at.topic, at.cid, secret, timeout=at.timeout or ANSWER_SECONDS)
+    return Connection(at.cluster, at.topic, at.cid, secret, timeout=at.timeout or ANSWER_SECONDS, tls=at.tls)
 
 
 @contextmanager

@@ -163,6 +163,11 @@ def _source_options(at: Topic, topic: str) -> dict[str, str]:
         options["cid"] = str(at.cid)
     if at.secret_file is not None:
         options["secretFile"] = str(at.secret_file.resolve())
+    if at.tls is not None:
+        from varlog.spark.options import TLS_OPTIONS  # noqa: PLC0415
+
+        named = zip(TLS_OPTIONS, at.tls, strict=True)
+        options |= {name: str(Path(file).resolve()) for name, file in named}
     return options | {"pushdown": "true"}
 
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from varlog import errors
 from varlog.client import cluster as clusters
 from varlog.client.session import Session
+from varlog.wire.tls import TlsFiles
 
 
 class Closable(Protocol):
@@ -40,10 +41,14 @@ class Connecting(Generic[C]):
 
 
 async def open_session(
-    cluster: str | Path | None, cid: int | None, secret_file: str | Path | None, timeout: float
+    cluster: str | Path | None,
+    cid: int | None,
+    secret_file: str | Path | None,
+    timeout: float,
+    tls: TlsFiles | None = None,
 ) -> Session:
     """Find a cluster, connect to it, and wait for its metadata."""
-    session = Session(clusters.find(cluster, cid=cid, secret_file=secret_file))
+    session = Session(clusters.find(cluster, cid=cid, secret_file=secret_file, tls=tls))
     try:
         await session.open(session.loop.time() + timeout)
     except BaseException:

@@ -26,6 +26,7 @@ from varlog.client.session import Session
 from varlog.client.writing import Appender, Appends, Pool, checked, fill, prepared
 from varlog.core.messages import Decided, GetTail, Metadata, StreamInfo, Tail, TopicInfo, TrimTopic
 from varlog.types import GLSN
+from varlog.wire.tls import TlsFiles
 
 if TYPE_CHECKING:
     from varlog.client.writing import Entries
@@ -341,14 +342,15 @@ def connect(
     topic: str | None = None,
     cid: int | None = None,
     secret_file: str | Path | None = None,
+    tls: TlsFiles | None = None,
     timeout: float = DEFAULT_TIMEOUT,
 ) -> Connecting[Log]:
     """Connect to a topic of a cluster: `async with varlog.connect(...) as log`, or `log = await varlog.connect(...)`.
 
     `cluster` is the path of a cluster file or of the directory that holds one, or "host:port[,host:port]" of metadata
-    repositories (then `secret_file` has to be given). Without it `$VARLOG_CLUSTER` is used, or else `./varlog-data`.
-    `topic` is "log" unless the cluster file names another. `timeout` is for connecting, and for every call that is not
-    given its own.
+    repositories (then `secret_file` has to be given, and `tls` if the cluster uses TLS). Without it `$VARLOG_CLUSTER`
+    is used, or else `./varlog-data`. `topic` is "log" unless the cluster file names another. `timeout` is for
+    connecting, and for every call that is not given its own.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:
@@ -362,7 +364,7 @@ def connect(
     limit = check_timeout(timeout)
 
     async def make() -> Log:
-        session = await open_session(cluster, cid, secret_file, limit)
+        session = await open_session(cluster, cid, secret_file, limit, tls)
         try:
             return Log(session, _find_topic(session, session.cluster.topic if topic is None else topic), limit)
         except BaseException:

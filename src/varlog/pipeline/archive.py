@@ -208,7 +208,8 @@ class Archiver:
         will_be_attached = wanted.attach and not topic.archive
         if not will_be_attached:
             self._check_attached(topic)
-        cid = find(connection.cluster, cid=connection.cid, secret_file=connection.secret_file).cid
+        at = connection
+        cid = find(at.cluster, cid=at.cid, secret_file=at.secret_file, tls=at.tls).cid
         found = Archive.create(wanted.uri, cid=cid, topic=topic.name, tpid=topic.tpid, first=first)
         if found.end > tail + 1:
             raise errors.WrongIdentity(
@@ -226,7 +227,9 @@ class Archiver:
 
     async def _attach(self, topic: str) -> None:
         at = self._connection
-        async with varlog.admin(at.cluster, cid=at.cid, secret_file=at.secret_file, timeout=at.timeout) as admin:
+        async with varlog.admin(
+            at.cluster, cid=at.cid, secret_file=at.secret_file, tls=at.tls, timeout=at.timeout
+        ) as admin:
             await admin.attach_archive(topic, self._wanted.uri)
 
     def _check_same(self, found: Archive, last: pa.RecordBatch) -> None:

@@ -102,7 +102,8 @@ def _judged(spark: SparkSession, connection: Connection, plan: Plan, rules: Rule
 
 
 def _plan(connection: Connection, archive: str | None, slice_positions: int) -> Plan:
-    cid = find(connection.cluster, cid=connection.cid, secret_file=connection.secret_file).cid
+    at = connection
+    cid = find(at.cluster, cid=at.cid, secret_file=at.secret_file, tls=at.tls).cid
     with connecting():
         named = connections.ask(connection, _topic)
     uri = archive or named.archive
@@ -140,7 +141,8 @@ async def _topic(log: Log) -> TopicInfo:
 async def _survey(connection: Connection, tpid: int) -> Seen:
     """The cluster, and what its nodes say."""
     secret = Path(connection.secret_file) if connection.secret_file is not None else None
-    at = Cluster(connection.cluster, connection.cid, secret, connection.timeout)
+    cert, key, ca = map(Path, connection.tls) if connection.tls is not None else (None, None, None)
+    at = Cluster(connection.cluster, connection.cid, secret, connection.timeout, cert, key, ca)
     deadline = time.monotonic() + connection.timeout
     async with at.admin() as admin:
         seen = await caught_up(at, admin, tpid)

@@ -98,7 +98,7 @@ def _in_session(connection: Connection, work: Callable[[Session], Coroutine[Any,
 async def opened(connection: Connection) -> AsyncIterator[Session]:
     """A connection to the cluster, for a while."""
     at = locate(connection)
-    session = await open_session(at.cluster, at.cid, at.secret_file, at.timeout)
+    session = await open_session(at.cluster, at.cid, at.secret_file, at.timeout, at.tls)
     try:
         yield session
     finally:

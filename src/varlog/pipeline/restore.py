@@ -134,7 +134,9 @@ class _Restoring:
         """See that the topic is there and at rest; its first position and its tail."""
         at, archive = self._connection, self._archive
         with connecting():
-            admin = await varlog.admin(at.cluster, cid=at.cid, secret_file=at.secret_file, timeout=at.timeout)
+            admin = await varlog.admin(
+                at.cluster, cid=at.cid, secret_file=at.secret_file, tls=at.tls, timeout=at.timeout
+            )
         async with admin:
             topic = next((known for known in await admin.topics() if known.name == self._name), None)
             if topic is None:
@@ -160,8 +162,8 @@ class _Restoring:
     def _log(self) -> Connecting[Log]:
         at = self._connection
         return varlog.connect(
-            at.cluster, topic=self._name, cid=at.cid, secret_file=at.secret_file, timeout=at.timeout
-        )  # fmt: skip
+            at.cluster, topic=self._name, cid=at.cid, secret_file=at.secret_file, tls=at.tls, timeout=at.timeout
+        )
 
     # Writing
 

@@ -25,6 +25,7 @@ import varlog
 from varlog import errors
 from varlog.client import cluster as clusters
 from varlog.spark.options import Connection
+from varlog.wire.tls import TlsFiles
 
 IDLE_SECONDS: Final = 60.0
 """How long a connection is kept that nobody uses."""
@@ -130,7 +131,7 @@ class Connections:
 
     async def _acquire(self, connection: Connection) -> _Held:
         located = locate(connection)
-        cluster = clusters.find(located.cluster, cid=located.cid, secret_file=located.secret_file)
+        cluster = clusters.find(located.cluster, cid=located.cid, secret_file=located.secret_file, tls=located.tls)
         key = (cluster.addresses, int(cluster.cid), located.topic or cluster.topic)
         async with self._opening:
             held = self._held.get(key)
@@ -140,6 +141,7 @@ class Connections:
                     topic=located.topic,
                     cid=located.cid,
                     secret_file=located.secret_file,
+                    tls=located.tls,
                     timeout=connection.timeout,
                 )
                 if held is not None:
@@ -201,8 +203,12 @@ def pin(connection: Connection) -> Connection:
     def absolute(name: str) -> str:
         return str(Path(name).absolute()) if Path(name).exists() else name
 
-    secret = connection.secret_file
-    return connection._replace(cluster=absolute(cluster), secret_file=None if secret is None else absolute(secret))
+    secret, tls = connection.secret_file, connection.tls
+    return connection._replace(
+        cluster=absolute(cluster),
+        secret_file=None if secret is None else absolute(secret),
+        tls=None if tls is None else TlsFiles(*(absolute(str(file)) for file in tls)),
+    )
 
 
 def locate(connection: Connection) -> Connection:
@@ -210,19 +216,26 @@ def locate(connection: Connection) -> Connection:
     shipped = _shipped()
     if shipped is None:
         return connection
-    cluster, secret = connection.cluster, connection.secret_file
+    cluster, secret, tls = connection.cluster, connection.secret_file, connection.tls
     if cluster is not None and not Path(cluster).exists():
         places = (shipped / Path(cluster).name, shipped / clusters.CLUSTER_FILE)
         found = next((place for place in places if place.is_file()), None)
         if found is not None:
             cluster = str(found)
-            if secret is None:
-                secret = str(shipped / Path(clusters.read_file(found).secret_file).name)
-    if secret is not None and not Path(secret).exists():
-        secret = str(shipped / Path(secret).name)
-    if secret is not None and Path(secret).parent == shipped and Path(secret).is_file():
-        Path(secret).chmod(0o600)  # Spark lets everybody read and run what it ships
-    return connection._replace(cluster=cluster, secret_file=secret)
+            known = clusters.read_file(found)
+            secret = secret or str(shipped / Path(known.secret_file).name)
+            tls = tls or known.tls(shipped)
+
+    def here(name: str | Path) -> str:
+        place = Path(name) if Path(name).exists() else shipped / Path(name).name
+        return str(place)
+
+    secret = here(secret) if secret is not None else None
+    tls = TlsFiles(*map(here, tls)) if tls is not None else None
+    for private in (secret, tls.key if tls is not None else None):
+        if private is not None and Path(private).parent == shipped and Path(private).is_file():
+            Path(private).chmod(0o600)  # Spark lets everybody read and run what it ships
+    return connection._replace(cluster=cluster, secret_file=secret, tls=tls)
 
 
 def _shipped() -> Path | None:

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
-from varlog.errors import BadOption
+from varlog.errors import BadOption, InvalidArgument
 from varlog.spark.columns import COLUMNS
+from varlog.wire.tls import TlsFiles
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -31,6 +32,9 @@ OPTIONS: Final[Mapping[str, str]] = {
     "cluster": "a cluster file, the directory of one, or host:port[,host:port] of metadata repositories",
     "cid": "the cluster's id",
     "secretFile": "the file with the cluster's secret",
+    "tlsCert": "the file with the certificate to show",
+    "tlsKey": "the file with its private key",
+    "tlsCa": "the file with the certificates of the cluster's CA",
     "topic": "the topic",
     "logStreams": "which log streams' entries are wanted",
     "columns": "which columns, in which order",
@@ -50,6 +54,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "fetchOffset.numRetries": "how often what failed is tried again",
     "fetchOffset.retryIntervalMs": "how long to wait before",
 }
+TLS_OPTIONS: Final = ("tlsCert", "tlsKey", "tlsCa")
 STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "pushdown")
 
@@ -67,6 +72,7 @@ class Connection(NamedTuple):
     """How long a read waits for the next batch."""
     retries: int = 3
     retry_interval: float = 0.5
+    tls: TlsFiles | None = None
 
 
 class Start(NamedTuple):
@@ -213,7 +219,15 @@ def _connection(reading: _Reading) -> Connection:
             "fetchOffset.retryIntervalMs", int(standard.retry_interval * 1000), most=86_400_000
         )
         / 1000,
+        tls=_tls(reading),
     )
+
+
+def _tls(reading: _Reading) -> TlsFiles | None:
+    try:
+        return TlsFiles.of(*map(reading.text, TLS_OPTIONS))
+    except InvalidArgument:
+        raise BadOption(f"{', '.join(TLS_OPTIONS)}: these options are given together or not at all") from None
 
 
 def _columns(reading: _Reading) -> tuple[str, ...]:

@@ -63,6 +63,15 @@ class TlsFiles(NamedTuple):
     key: str | Path
     ca: str | Path
 
+    @classmethod
+    def of(cls, cert: str | Path | None, key: str | Path | None, ca: str | Path | None) -> TlsFiles | None:
+        """From what may have been given; None if nothing was."""
+        if cert is not None and key is not None and ca is not None:
+            return cls(cert, key, ca)
+        if cert is None and key is None and ca is None:
+            return None
+        raise InvalidArgument("tls_cert, tls_key and tls_ca are given together or not at all")
+
 
 class Tls:
     """What connections are made secure with. Made by `load`."""
@@ -208,8 +217,11 @@ def _shake_hands_with_itself(files: TlsFiles, accepting: ssl.SSLContext) -> dict
 def _check_file(path: str | Path, *, is_private: bool) -> None:
     """OpenSSL does not say which file it is that it cannot read, and does not mind who else can."""
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as opened:
-            status = os.fstat(opened.fileno())
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
     except OSError as error:
         raise TlsUnusable(f"cannot read {path}: {error.strerror}") from None
     if is_private and (reason := complaint(path, "private key", status)):
