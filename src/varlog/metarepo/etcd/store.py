@@ -120,6 +120,7 @@ class EtcdStore:
     async def close(self) -> None:
         """End everything; what is under way is answered as unavailable or unknown."""
         self._closed = True
+        await asyncio.sleep(0)  # a task that never began would never answer
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
