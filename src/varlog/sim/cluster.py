@@ -61,7 +61,7 @@ from varlog.sim.shape import Shape
 from varlog.sim.store import SimStore, StoreFault, StoreFaults
 from varlog.sim.world import World
 from varlog.storage.log import LogStreamStorage, StorageOptions
-from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus, Term
 
 EPOCH_SECONDS: Final = 1_000.0
 """What a right wall clock shows when a run begins."""
@@ -69,6 +69,7 @@ SET_UP_SECONDS: Final = 30.0
 FAULT_SECONDS: Final = 15.0
 AFTER_SECONDS: Final = 10.0
 SETTLING_SECONDS: Final = 5.0
+LED_SECONDS: Final = 8.0
 GRACE_SECONDS: Final = 9.0
 RESTORE_SECONDS: Final = 4.0
 
@@ -128,6 +129,8 @@ class Cluster:
         for host in (*self._disk_owners, *self._managers, *self.clients):
             self._hosts[host.process.name] = host
         self._operating_until = 0.0
+        self._led = Term(0)
+        """In which term somebody led when all had been in order for a while."""
         self._damaged = self.nodes[0].process.name if shape.lying_disk else ""
         """The node whose disk lies, rotted or was lost; all others keep theirs, so that no entry loses every copy."""
 
@@ -370,6 +373,10 @@ class Cluster:
         if self.shape.lost_node:
             self.kill(self.nodes[-1].process.name)
         self._tidy_up()
+        self.world.at(LED_SECONDS, self._note_leader)
+
+    def _note_leader(self) -> None:
+        self._led = self.leader.repository.term if self.leader is not None else Term(0)
 
     def _tidy_up(self) -> None:
         """Once the managers know how things are, and again for what was under way meanwhile."""
@@ -435,6 +442,8 @@ class Cluster:
             return ["no metadata repository leads"]
         state = self.leader.repository.state
         told = []
+        if self._led != self.leader.repository.term:
+            told.append("another leads at the end than when all was in order again")
         for stream in state.streams.values():
             if stream.status in (StreamStatus.CREATING, StreamStatus.ABORTED):
                 if not self.shape.lost_node:  # which may have something of it

@@ -59,10 +59,7 @@ REPLACE_AFTER: Final = 3.0
 COLLECT_AFTER: Final = 2.0
 """A run is short: who is away is not waited for as long as in earnest, nor is what is of no use kept as long."""
 MOST_PAUSES: Final = 6
-_AGAIN: Final = frozenset(
-    error.code
-    for error in (errors.NotLeader, errors.StandBy, errors.Busy, errors.DeadlineExceeded, errors.AlreadyExists)
-)
+_AGAIN: Final = frozenset(error.code for error in (errors.NotLeader, errors.Busy, errors.DeadlineExceeded))
 
 
 class Operation(Enum):
@@ -224,12 +221,15 @@ class ManagerHost:
     def _insist(
         self, address: str, kind: Callable[..., Message], *fields: object
     ) -> Generator[Requests, Seq[Answer], Answer]:
-        """Ask again until somebody has the time to answer."""
+        """Ask again until somebody has the time to answer. What exists already was made by an earlier one of these
+        requests, whose answer was lost."""
         while True:
             (answer,) = yield [(address, kind(self._request(), *fields))]
             code = answer.code if isinstance(answer, errors.VarlogError) else getattr(answer, "code", 0)
-            if code not in _AGAIN:
-                if code:
+            if code == errors.StandBy.code:
+                yield []  # for a while
+            elif code not in _AGAIN:
+                if code not in (0, errors.AlreadyExists.code):
                     raise errors.VarlogError.of(code, getattr(answer, "detail", ""))
                 return answer
 
