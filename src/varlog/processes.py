@@ -11,7 +11,8 @@ first start, and the same ones afterwards, so that those who know its address fi
 file in the directory of the cluster.
 
 `LocalCluster` starts a metadata repository, a manager and storage nodes in a directory, registers the nodes and makes a
-topic; what an earlier one left there it starts again. The directory is laid out as `varlog.oneprocess` does it.
+topic; what an earlier one left there it starts again. The directory is laid out as `varlog.oneprocess` does it. With a
+`store`, the address of an etcd, there may be several metadata repositories and several managers.
 
 What always holds: every wait has a deadline; signals go to a process by its id; and a daemon ends with the process that
 started it, however that ends (see `varlog.daemon.child`). Linux only.
@@ -174,14 +175,31 @@ class Daemon:
 class LocalCluster:
     """See the module's text. The topic is made if there is none of that name."""
 
-    def __init__(self, path: str | Path, *, nodes: int = NODES, topic: str = DEFAULT_TOPIC, streams: int = 1) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        nodes: int = NODES,
+        topic: str = DEFAULT_TOPIC,
+        streams: int = 1,
+        store: str | None = None,
+        repositories: int = 1,
+        managers: int = 1,
+        any_version: bool = False,
+    ) -> None:
+        """`any_version` takes also an etcd that `vmr` refuses by itself (see `varlog.etcdserver`)."""
         self.path = Path(path)
         """By which clients find it."""
         self._topic = topic
         self._streams = streams
         self._secret_file = prepare(self.path, nodes)
-        self.vmr = self._daemon("vmr", path=str(self.path / "metadata"))
-        self.vms = self._daemon("vms")
+        if store is None:
+            assert repositories == 1, "a journal belongs to one metadata repository"
+            self.vmrs = [self._daemon("vmr", path=str(self.path / "metadata"))]
+        else:
+            options = {"store": store, "etcd_any_version": "true"} if any_version else {"store": store}
+            self.vmrs = [self._daemon(f"vmr{number}", **options) for number in range(1, repositories + 1)]
+        self.managers = [self._daemon(f"vms{number}" if number else "vms") for number in range(managers)]
         self.nodes = [
             self._daemon(f"vsn{number}", volumes=str(self.path / f"node-{number}"), snid=str(number))
             for number in range(1, nodes + 1)
@@ -192,8 +210,18 @@ class LocalCluster:
         return Daemon(name, name.rstrip("0123456789"), self.path, common | options)
 
     @property
+    def vmr(self) -> Daemon:
+        """The metadata repository, or the first of several."""
+        return self.vmrs[0]
+
+    @property
+    def vms(self) -> Daemon:
+        """The manager, or the first of several."""
+        return self.managers[0]
+
+    @property
     def daemons(self) -> list[Daemon]:
-        return [self.vmr, self.vms, *self.nodes]
+        return [*self.vmrs, *self.managers, *self.nodes]
 
     async def __aenter__(self) -> Self:
         try:
@@ -207,12 +235,15 @@ class LocalCluster:
         await self.stop()
 
     async def _start(self) -> None:
-        await self.vmr.start()
-        known = ClusterFile((self.vmr.address,), CID, Path(self._secret_file).name, self._topic)
+        async with asyncio.TaskGroup() as starting:
+            for daemon in self.vmrs:
+                starting.create_task(daemon.start())
+        addresses = tuple(daemon.address for daemon in self.vmrs)
+        known = ClusterFile(addresses, CID, Path(self._secret_file).name, self._topic)
         write_file(self.path / CLUSTER_FILE, known)
         async with asyncio.TaskGroup() as starting:
-            for daemon in self.daemons[1:]:
-                daemon.options["metadata_repository"] = self.vmr.address
+            for daemon in (*self.managers, *self.nodes):
+                daemon.options["metadata_repository"] = ",".join(addresses)
                 starting.create_task(daemon.start())
         async with admin(self.path) as operator:
             registered = {node.snid for node in await operator.nodes()}
@@ -226,6 +257,7 @@ class LocalCluster:
         """End every daemon in good order; one that does not end in time is killed."""
         for daemon in reversed(self.daemons):
             daemon.send(signal.SIGTERM)
+            daemon.send(signal.SIGCONT)
         for daemon in self.daemons:
             if daemon.was_started:
                 try:

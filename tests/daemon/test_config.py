@@ -203,12 +203,33 @@ def test_a_wrong_value_of_a_flag_is_named_with_the_flag(flags: dict[str, str], t
     [
         (StorageNodeConfig, {"secret_file": "/s"}, "--volumes"),
         (StorageNodeConfig, {"volumes": ["/v"]}, "--secret-file"),
-        (MetadataRepositoryConfig, {"secret_file": "/s"}, "--path"),
+        (MetadataRepositoryConfig, {"secret_file": "/s"}, "--path DIRECTORY or --store etcd://HOST:PORT/PREFIX"),
         (ManagerConfig, {}, "--secret-file"),
     ],
 )
 def test_what_must_be_given(config: type[DaemonConfig], given: dict[str, Any], missing: str) -> None:
     assert refusal(config, given).startswith(f"{missing} is missing: ")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ({"path": "/m", "store": "etcd://a:1/p"}, "--path DIRECTORY or --store"),
+        ({"path": "/m", "etcd_user": "root"}, "etcd_user is for an etcd"),
+        ({"path": "/m", "etcd_any_version": "true"}, "etcd_any_version is for an etcd"),
+        ({"store": "/m"}, "store is '/m'; accepted is etcd://HOST:PORT,HOST:PORT/PREFIX"),
+        ({"store": "etcd://a:1/p", "listen": "0.0.0.0:1"}, "listen is '0.0.0.0:1', every interface"),
+    ],
+)
+def test_where_metadata_is_kept_is_said_in_one_way(flags: dict[str, str], told: str) -> None:
+    assert refusal(MetadataRepositoryConfig, {"secret_file": "/s", **flags}).startswith(told)
+
+
+def test_O3_several_metadata_repositories_may_be_named() -> None:
+    given = {"secret_file": "/s", "metadata_repository": "a:1, b:2,[::1]:3"}
+    assert load(ManagerConfig, given).metadata_repository == given["metadata_repository"]
+    for wrong, told in (("a:1,", "'' is not an address"), ("a:1,a:1", "given twice"), ("a:1,b:0", "port 0")):
+        assert told in refusal(ManagerConfig, {"secret_file": "/s", "metadata_repository": wrong})
 
 
 @pytest.mark.parametrize("again", ["/v", "/v/", "/v/../v"])

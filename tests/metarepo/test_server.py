@@ -329,12 +329,18 @@ def test_the_health_and_the_metrics_of_a_metadata_repository(tmp_path: Path) -> 
             told = health(small.vmr)
             assert told.status == "ok"
             version = int(small.vmr.repository.state.version)
+            store = told.details.pop("store")
+            assert store["name"] == f"journal in {tmp_path / 'metadata'}"
             assert told.details == {
                 "address": small.vmr.address,
                 "role": "leading",
                 "term": int(small.vmr.repository.term),
+                "leader": small.vmr.address,
+                "leader_silent_seconds": 0.0,
                 "version": version,
                 "storage_nodes": 3,
+                "storage_nodes_connected": 3,
+                "members": {},
                 "topics": 1,
                 "log_streams": 2,
             }
@@ -345,6 +351,7 @@ def test_the_health_and_the_metrics_of_a_metadata_repository(tmp_path: Path) -> 
                 f"varlog_metadata_version_total {version}.0",
                 'varlog_topic_hwm{topic="log"} 2.0',
                 'varlog_stream_status{log_stream="1"} 3.0',
+                "varlog_metadata_leads 1.0",
                 "varlog_unreadable_metrics 0.0",
             ):
                 assert line in lines

@@ -136,11 +136,55 @@ _Volumes = Annotated[
     ),
 ]
 _Path = Annotated[
-    str,
+    str | None,
     Meta(
         title="a directory",
-        description="The directory of the journal; existing and writable.",
+        description="The directory of the embedded journal; existing and writable. Either this or a store is given.",
         extra={"kind": Kind.PATH},
+    ),
+]
+_Store = Annotated[
+    str | None,
+    Meta(
+        title="etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// with TLS",
+        description="The etcd that holds the metadata, and the prefix of this cluster's keys in it. Several metadata"
+        " repositories share it, and one of them leads.",
+    ),
+]
+_EtcdUser = Annotated[str | None, Meta(title="a name", description="The user by which etcd knows this daemon.")]
+_EtcdPasswordFile = Annotated[
+    str | None,
+    Meta(
+        title="a path",
+        description="The file that holds the user's password; it must be readable by its owner alone (mode 0600).",
+        extra={"kind": Kind.PATH},
+    ),
+]
+_EtcdCa = Annotated[
+    str | None,
+    Meta(
+        title="a path",
+        description="The file with the certificates of the CA (PEM) that etcd's is from, if not the system's.",
+        extra={"kind": Kind.PATH},
+    ),
+]
+_EtcdCert = Annotated[
+    str | None,
+    Meta(
+        title="a path",
+        description="The file with the certificate (PEM) that is shown to etcd; etcd_key goes with it.",
+        extra={"kind": Kind.PATH},
+    ),
+]
+_EtcdKey = Annotated[
+    str | None,
+    Meta(title="a path", description="The file with that certificate's private key (PEM).", extra={"kind": Kind.PATH}),
+]
+_EtcdAnyVersion = Annotated[
+    bool,
+    Meta(
+        title="true or false",
+        description="Take also an etcd of a version that is known to lose data. For tests.",
     ),
 ]
 _Snid = Annotated[
@@ -195,6 +239,7 @@ class DaemonConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     tls_key: _TlsKey = None
     tls_ca: _TlsCa = None
     listen: _Listen
+    advertise: _Advertise = None
     http: _Http
     log_level: _LogLevel = "info"
     log_format: _LogFormat = "auto"
@@ -214,7 +259,6 @@ class StorageNodeConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_
     volumes: _Volumes
     snid: _Snid = None
     listen: _Listen = "127.0.0.1:9091"
-    advertise: _Advertise = None
     metadata_repository: _MetadataRepository = "127.0.0.1:9092"
     http: _Http = "127.0.0.1:9191"
     sync: _Sync = True
@@ -228,8 +272,15 @@ class MetadataRepositoryConfig(DaemonConfig, frozen=True, kw_only=True, forbid_u
 
     program: ClassVar[str] = "vmr"
 
-    path: _Path
+    path: _Path = None
+    store: _Store = None
     listen: _Listen = "127.0.0.1:9092"
+    etcd_user: _EtcdUser = None
+    etcd_password_file: _EtcdPasswordFile = None
+    etcd_ca: _EtcdCa = None
+    etcd_cert: _EtcdCert = None
+    etcd_key: _EtcdKey = None
+    etcd_any_version: _EtcdAnyVersion = False
     http: _Http = "127.0.0.1:9192"
 
 
@@ -239,7 +290,6 @@ class ManagerConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     program: ClassVar[str] = "vms"
 
     listen: _Listen = "127.0.0.1:9093"
-    advertise: _Advertise = None
     metadata_repository: _MetadataRepository = "127.0.0.1:9092"
     http: _Http = "127.0.0.1:9193"
     replace_after: _ReplaceAfter = 30.0
@@ -339,6 +389,20 @@ def _nearest(key: str, known: Mapping[str, Option]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
+def _check_store(config: MetadataRepositoryConfig) -> None:
+    if (config.path is None) == (config.store is None):
+        raise BadConfig(
+            "--path DIRECTORY or --store etcd://HOST:PORT/PREFIX is missing: the metadata is kept in one of them; give"
+            " exactly one"
+        )
+    known = options(MetadataRepositoryConfig)
+    given = [key for key in known if key.startswith("etcd_") and getattr(config, key)]
+    if config.store is None and given:
+        raise BadConfig(f"{given[0]} is for an etcd: name it with --store etcd://HOST:PORT/PREFIX")
+    if config.store is not None and not config.store.startswith(("etcd://", "etcds://")):
+        raise BadConfig(f"store is {config.store!r}; accepted is {known['store'].accepted}")
+
+
 def _check_together(config: DaemonConfig) -> None:
     """What is only wrong of several values together."""
     try:
@@ -352,7 +416,11 @@ def _check_together(config: DaemonConfig) -> None:
         )
         if twice is not None:
             raise BadConfig(f"volumes: {twice} is given twice; accepted are different directories")
-    if isinstance(config, StorageNodeConfig | ManagerConfig) and config.advertise is None:
+    is_named = True
+    if isinstance(config, MetadataRepositoryConfig):
+        _check_store(config)
+        is_named = config.store is not None  # else nobody is told of it: everybody knows where to connect
+    if is_named and config.advertise is None:
         host, _ = parse_address(config.listen)
         if host in EVERY_INTERFACE:
             raise BadConfig(

@@ -31,6 +31,11 @@ class Peers:
     def __len__(self) -> int:
         return len(self._names)
 
+    @property
+    def connections(self) -> list[Connection]:
+        """All of them, whoever is at their other ends."""
+        return [*self._names]
+
     def admit(self, connection: Connection, *, by_id: bool = True) -> Address:
         """A connection is ready. With `by_id` False storage nodes too get an address for each connection: who has yet
         to prove that it is that node must not be sent what is meant for it."""

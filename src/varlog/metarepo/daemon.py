@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+import msgspec
+
+from varlog.core.leading import SILENT
 from varlog.core.metarepo import Role
 from varlog.daemon.config import MetadataRepositoryConfig
 from varlog.daemon.http import Health
 from varlog.daemon.metrics import Metrics
 from varlog.daemon.service import Service, run
+from varlog.metarepo.keeping import JournalKeeper, Keeper
 from varlog.metarepo.server import MetadataRepositoryServer
 from varlog.storage.files import FileSystem, OSFileSystem
+
+LONGEST_SILENCE: Final = 1e9
+"""Said of a leader that is gone: infinity is no number that all readers know."""
 
 
 def main(config: MetadataRepositoryConfig, fs: FileSystem | None = None) -> int:
@@ -20,7 +29,7 @@ def main(config: MetadataRepositoryConfig, fs: FileSystem | None = None) -> int:
         try:
             declare(service.metrics, server)
             await service.expose(lambda: health(server))
-            service.ready(server.address)
+            service.ready(server.listening)
             await service.stop.wait()
         finally:
             await server.stop()
@@ -29,26 +38,58 @@ def main(config: MetadataRepositoryConfig, fs: FileSystem | None = None) -> int:
 
 
 def health(server: MetadataRepositoryServer) -> Health:
+    """Whether it does its part: it leads, or knows of one that does."""
     repository = server.repository
+    standing = server.standing(0)
     leads = repository.role is Role.LEADING
     details = {
         "address": server.address,
         "role": repository.role.value,
-        "term": int(repository.term),
+        "term": int(standing.term),
+        "leader": standing.leader or None,
+        "leader_silent_seconds": min(standing.silence, LONGEST_SILENCE),
         "version": int(repository.state.version),
         "storage_nodes": len(repository.state.nodes),
+        "storage_nodes_connected": server.nodes,
         "topics": len(repository.state.topics),
         "log_streams": len(repository.state.streams),
+        "store": msgspec.structs.asdict(standing.store),
+        "members": dict(standing.members),
     }
-    return Health("ok" if leads else "not leading", details)
+    follows = bool(standing.leader) and standing.silence < SILENT
+    return Health("ok" if leads or follows else "not leading", details)
+
+
+def declare_shared(metrics: Metrics, keeper: Keeper) -> None:
+    """What there is to tell of a store that others share."""
+    metrics.gauge(
+        "varlog_leader_silent_seconds",
+        "For how long, at most, the leader had not been heard of in the store.",
+        lambda: min(keeper.silence(), LONGEST_SILENCE),
+    )
+    metrics.gauge("varlog_metadata_members", "Metadata repositories there are.", lambda: len(keeper.members()))
+    for name, meaning in (
+        ("round_trip", "Seconds that the last request to the metadata store took."),
+        ("total_bytes", "Size of the metadata store on disk."),
+        ("used_bytes", "How much of it is in use."),
+    ):
+        metrics.gauge(
+            f"varlog_metadata_store_{name.replace('round_trip', 'round_trip_seconds')}",
+            meaning,
+            lambda name=name: getattr(keeper.health(), name),  # type: ignore[misc]
+        )
 
 
 def declare(metrics: Metrics, server: MetadataRepositoryServer) -> None:
-    repository = server.repository
+    repository, keeper = server.repository, server.keeper
     metrics.gauge("varlog_connections", "Open connections.", lambda: len(server.peers))
     metrics.counter("varlog_metadata_version", "Decisions made in all.", lambda: repository.state.version)
-    metrics.gauge("varlog_metadata_term", "The leadership.", lambda: repository.term)
-    metrics.counter("varlog_journal_syncs", "Groups of decisions synced to disk.", lambda: server.groups)
+    metrics.gauge("varlog_metadata_term", "The leadership.", lambda: keeper.standing().term)
+    metrics.gauge("varlog_metadata_leads", "1 if this one leads.", lambda: repository.role is Role.LEADING)
+    if isinstance(keeper, JournalKeeper):
+        metrics.counter("varlog_journal_syncs", "Groups of decisions synced to disk.", lambda: keeper.groups)
+    else:
+        declare_shared(metrics, keeper)
     metrics.gauges(
         "varlog_topic_hwm",
         "The last position of the topic.",

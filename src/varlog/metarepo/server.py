@@ -1,12 +1,7 @@
-"""MetadataRepositoryServer: a metadata repository on an event loop, over the embedded journal.
+"""MetadataRepositoryServer: a metadata repository on an event loop.
 
-It carries messages between connections and the core (`varlog.core.metarepo`), and the journal's groups to the disk. A
-group is written and synced in the event loop itself: nothing can be decided before the decision before it is on disk,
-so there is nothing the loop could do meanwhile but collect the reports that make up the next cut, and those wait in the
-sockets just as well.
-
-A journal that fails ends the daemon (rule 16): whether its last write is on disk is unknown, and only opening it anew
-can tell.
+It carries messages between connections and the core (`varlog.core.metarepo`), and says to everybody who is connected
+whether it leads: when they connect, and when that changes. How its store is kept going is `varlog.metarepo.keeping`'s.
 """
 
 from __future__ import annotations
@@ -28,11 +23,13 @@ from varlog.core.messages import (
     DeleteTopic,
     FetchCuts,
     GetMetadata,
+    GetStanding,
     GetTail,
     HoldStream,
     Leading,
     LoseStream,
     Message,
+    NotLeading,
     PlanStream,
     RegisterManager,
     RegisterNode,
@@ -43,6 +40,7 @@ from varlog.core.messages import (
     SealStream,
     SetArchive,
     SetDraining,
+    Standing,
     TrimTopic,
     UnregisterNode,
     UnregisterStream,
@@ -53,20 +51,17 @@ from varlog.core.metarepo import Role as Lead
 from varlog.daemon import logs
 from varlog.daemon.config import MetadataRepositoryConfig
 from varlog.daemon.peers import Peers, answers_ping
-from varlog.metarepo.journal import Journal
+from varlog.metarepo.keeping import EtcdKeeper, JournalKeeper, Keeper
 from varlog.storage.files import FileSystem
-from varlog.types import ClusterID, StorageNodeID
+from varlog.types import ClusterID, StorageNodeID, Version
 from varlog.wire.connection import Connection
 from varlog.wire.credentials import FileCredentials
 from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Identity, Role
 from varlog.wire.server import Server
 
-TICK: Final = 0.2
-IDLE_TICK: Final = 1.0
-
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetTail, TrimTopic}),
+    Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetStanding, GetTail, TrimTopic}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
     Role.MANAGER: frozenset[type[Message]](
         {
@@ -101,67 +96,82 @@ _WITH_ADDRESS: Final = frozenset[type[Message]]({RegisterNode, AnnounceNode, Reg
 class MetadataRepositoryServer:
     """See the module's text. Made by `start`."""
 
-    def __init__(self, journal: Journal, failed: Callable[[errors.VarlogError], None]) -> None:
-        self._journal = journal
+    def __init__(
+        self, config: MetadataRepositoryConfig, keeper: Keeper, failed: Callable[[errors.VarlogError], None]
+    ) -> None:
+        self._config = config
+        self.keeper = keeper
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._log = logs.get()
         self._timer: asyncio.TimerHandle | None = None
         self._is_active = True
         self._has_failed = False
-        self._is_in_turn = False
-        """A message has arrived, and the end of its turn will see to what comes of it."""
         self._server: Server
         self.peers = Peers()
+        self._nodes: Counter[int] = Counter()
+        """The connections of each storage node."""
         self.branches: Counter[object] = Counter()
-        self.repository = MetadataRepository(journal, self._send, self._observe)
-        self.groups = 0
-        """How often the journal was synced."""
-        journal.wake = self._wake
+        self.repository = MetadataRepository(keeper.store, self._send, self._observe)
+        self.repository.on_turn_of_role = self._on_turn_of_role
 
     @classmethod
     async def start(
         cls, config: MetadataRepositoryConfig, fs: FileSystem, failed: Callable[[errors.VarlogError], None]
     ) -> MetadataRepositoryServer:
-        """Open the journal, take the lead, listen."""
+        """Open the store, listen, and lead or stand by."""
         credentials = FileCredentials(config.secret_file, config.tls)
-        cid = ClusterID(config.cluster)
-        if not fs.is_writable_directory(config.path):  # rather than to begin anew where a disk is not mounted
-            raise errors.NotWritable(f"{config.path} is not an existing directory that can be written")
-        journal = Journal.open(fs, config.path, cid)
+        keeper: Keeper = await EtcdKeeper.open(config) if config.store is not None else JournalKeeper.open(config, fs)
         try:
-            metadata = cls(journal, failed)
-            metadata.repository.campaign(time.time())
-            while metadata.repository.role in (Lead.CAMPAIGNING, Lead.LOADING) and not metadata._has_failed:
-                metadata._drive()
-            if metadata.repository.role is not Lead.LEADING:
-                raise errors.JournalFailed(f"the metadata journal in {config.path} cannot be led: {journal.failed}")
-            identity = Identity(cid, Role.METADATA_REPOSITORY)
+            metadata = cls(config, keeper, failed)
+            keeper.begin(metadata.repository, metadata._observe, metadata._fail)
+            identity = Identity(ClusterID(config.cluster), Role.METADATA_REPOSITORY)
             metadata._server = await Server.start(config.listen, identity, frozenset(_ACCEPTED), credentials, metadata)
         except BaseException:
-            journal.close()
+            await keeper.close()
             raise
+        keeper.listen(metadata.address)
         metadata._tick()
         return metadata
 
     @property
-    def address(self) -> str:
+    def listening(self) -> str:
+        """The address it listens on."""
         return self._server.address
 
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return self._config.advertise or self._server.address
+
+    @property
+    def nodes(self) -> int:
+        """How many storage nodes are connected."""
+        return len(self._nodes)
+
     async def stop(self) -> None:
-        """Serve no more; every decision that was answered is on disk already."""
+        """Serve no more, and let another lead; every decision that was answered is in the store already."""
         if self._timer is not None:
             self._timer.cancel()
+        await self.keeper.resign()
         await self._server.close()
-        self._drive()
-        self._journal.close()
+        await self.keeper.close()
 
     # Connections
 
     def on_connected(self, connection: Connection) -> None:
         address = self.peers.admit(connection, by_id=False)
         self._log.debug("connected", peer=_named(connection), address=address, remote=connection.remote)
-        connection.send(Leading(self.repository.term))
+        connection.send(self.keeper.standing())
+        if connection.peer.role is Role.STORAGE_NODE:
+            self._nodes[connection.peer.node_id] += 1
+            self.keeper.hears(self.nodes)
+
+    def _on_turn_of_role(self) -> None:
+        standing = self.keeper.standing()
+        self._log.info(self.repository.role.value, term=standing.term)
+        for connection in self.peers.connections:
+            connection.send(standing)
 
     def on_message(self, connection: Connection, message: Message) -> None:
         peer = connection.peer
@@ -171,8 +181,14 @@ class MetadataRepositoryServer:
             name = type(message).__name__
             raise errors.ProtocolError(f"the metadata repository does not take {name} from a {peer.role.name}")
         _check(peer, message)
+        if isinstance(message, GetStanding):
+            connection.send(self.standing(message.request))
+            return
+        if self.repository.role is not Lead.LEADING:
+            connection.send(self.keeper.standing())
+            return
         self._is_active = True
-        self._is_in_turn = True
+        self.keeper.hold()
         self.peers.hold()
         try:
             self.repository.on_message(self.peers.name(connection), message, time.time())
@@ -184,14 +200,16 @@ class MetadataRepositoryServer:
     def on_turn(self, _connection: Connection) -> None:
         # Whoever has reported waits for nothing else; and so that the nodes need not wait for the end of the loop's
         # turn, what comes of it is sent at once.
-        self._is_in_turn = False
-        self._drive()
+        self.keeper.drive()
         self.peers.release()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         address = self.peers.drop(connection)
         if address is None:
             return
+        if connection.peer.role is Role.STORAGE_NODE:
+            self._nodes -= Counter({connection.peer.node_id: 1})
+            self.keeper.hears(self.nodes)
         self.repository.on_closed(address)
         if error is not None:
             self._log.info("connection closed", peer=_named(connection), reason=str(error))
@@ -213,38 +231,33 @@ class MetadataRepositoryServer:
         self.peers.close()
         self._failed(error)
 
-    # The journal
-
-    def _wake(self) -> None:
-        if not self._is_in_turn:
-            self._loop.call_soon(self._drive)
-
-    def _drive(self) -> None:
-        journal = self._journal
-        while not self._has_failed and (group := journal.take()) is not None:
-            journal.write(group)
-            journal.sync(group, mark=False)
-            self.groups += group.needs_sync
-            try:
-                journal.finish(group)
-            except errors.VarlogError as error:
-                self._fail(error)
-                return
-            if journal.failed is not None:
-                self._fail(errors.JournalFailed(f"the metadata journal cannot be written: {journal.failed}"))
-                return
-
     def _tick(self) -> None:
         if self._has_failed:
             return
-        self._timer = self._loop.call_later(TICK if self._is_active else IDLE_TICK, self._tick)
+        self._timer = self._loop.call_later(self.keeper.pause(self._is_active), self._tick)
         self._is_active = False
         try:
-            self._journal.mark()  # nobody waits for it
-            self._journal.tick(self._loop.time())
+            self.keeper.tick()
             self.repository.tick(time.time())
         except errors.VarlogError as error:
             self._fail(error)
+
+    def standing(self, request: int) -> Standing:
+        """How it is."""
+        said = self.keeper.standing()
+        leads = isinstance(said, Leading)
+        return Standing(
+            request,
+            self.address,
+            self.repository.role.value,
+            said.term,
+            said.address if isinstance(said, NotLeading) else self.address,
+            self.repository.state.version if leads else Version(0),
+            self.keeper.silence(),
+            self.nodes,
+            self.keeper.health(),
+            self.keeper.members(),
+        )
 
 
 def _named(connection: Connection) -> str:

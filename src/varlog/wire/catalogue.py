@@ -97,6 +97,8 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (90, core.SetArchive),
     (91, core.Leading),
     (92, core.NotLeading),
+    (93, core.GetStanding),
+    (94, core.Standing),
     # Operators and the manager
     (96, core.AddNode),
     (97, core.RemoveNode),

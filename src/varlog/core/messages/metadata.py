@@ -85,6 +85,53 @@ class NotLeading(Message, frozen=True):
     """Where that one is."""
 
 
+class GetStanding(Message, frozen=True):
+    """Ask a metadata repository how it is, whether it leads or not."""
+
+    request: int
+
+
+class StoreInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The metadata store, as a metadata repository meets it."""
+
+    name: str
+    """Where it is."""
+    endpoint: str = ""
+    """The member that is spoken to, of one that has several,"""
+    release: str = ""
+    """and what it runs."""
+    round_trip: float = 0.0
+    """Seconds that the last request took."""
+    total_bytes: int = 0
+    """Its size on disk,"""
+    used_bytes: int = 0
+    """and how much of it is in use."""
+    error: str = ""
+    """Why a member was left last; empty if none ever was."""
+
+
+class Standing(Message, frozen=True):
+    """How a metadata repository is."""
+
+    request: int
+    address: str
+    role: str
+    """leading, loading, campaigning or following."""
+    term: Term
+    """Of the leader, itself or the one it knows of; 0 if it knows of none."""
+    leader: str
+    """Where that one is."""
+    version: Version
+    """The last one decided, if it leads."""
+    silence: float
+    """For how many seconds, at most, the leader had not been heard of in the store."""
+    nodes: int
+    """How many storage nodes are connected to it."""
+    store: StoreInfo
+    members: tuple[tuple[str, int], ...] = ()
+    """(address, connected storage nodes) of all that share the store."""
+
+
 class GetTail(Message, frozen=True):
     request: int
     tpid: TopicID
