@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any, Final, Generic, Protocol, TypeVar
 
+from tests.cluster.waiting import pause
 from varlog.core.store import (
     LEADER_KEY,
     KeyValue,
@@ -234,12 +235,12 @@ class EtcdRig:
         return watch.ended or not any(key.startswith(watch.prefix) for key in keys)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        while not condition():  # noqa: ASYNC110  # what the store is waiting for has no event of its own
-            await asyncio.sleep(self.LOOK_AGAIN)
+        while not condition():
+            await pause(self.LOOK_AGAIN)
 
     def advance(self, seconds: float) -> None:
         """etcd has a clock of its own."""
-        self._loop.run_until_complete(asyncio.sleep(seconds))
+        self._loop.run_until_complete(pause(seconds))
         self.settle()
 
     def close(self) -> None:
