@@ -323,6 +323,8 @@ def _topic(tpid: TopicID, streams: list[_Stream], wishes: Wishes, state: Metadat
     hwm = max([hwm, *(replica.hwm for stream in streams for replica in stream.replicas.values())])
     lost = _missing(tpid, streams, trim, hwm)
     uncertain = sum(stream.uncertain for stream in streams)
+    if not wishes.without:  # else the missing ones may be of a log stream that nobody here knows of
+        uncertain = max(0, uncertain - sum(end - begin for begin, end in lost))
     topic = state.topics[tpid] = _named(tpid, streams, wishes)
     if lost and not wishes.declare_lost:
         raise errors.SurveysIncomplete(
