@@ -66,6 +66,8 @@ class Cluster:
         self.factor = nodes
         self.proxies: dict[str, BreakingProxy] = {}
         """By whom they lead to, and on the way to the metadata repository by who comes."""
+        self.about: dict[str, str] = {}
+        """What the cluster file says besides the usual."""
         self._streams = streams
         self._files = files
         self._proxied = proxied
@@ -132,6 +134,7 @@ class Cluster:
         (self.path / "cluster.toml").write_text(
             f'metadata_repositories = ["{self._way_to_vmr("clients")}"]\n'
             f'cluster = {CID}\nsecret_file = "secret"\ntopic = "{TOPIC}"\n'
+            + "".join(f'{key} = "{value}"\n' for key, value in self.about.items())
         )
         await self.start(*self.daemons[1:])
         async with varlog.admin(self.path) as admin:

@@ -82,6 +82,7 @@ class Tls:
         certificate = _shake_hands_with_itself(files, self._accepting)
         self.not_after: Final = str(certificate["notAfter"])
         self.serial: Final = str(certificate["serialNumber"])
+        self.believed: Final = [str(ca["serialNumber"]) for ca in self._dialing.get_ca_certs()]
 
     @classmethod
     def load(cls, files: TlsFiles) -> Tls:
@@ -102,8 +103,9 @@ class Tls:
         return Channel(self._accepting)
 
     def describe(self) -> str:
-        """Which certificate it is, for people."""
-        return f"certificate {self.serial}, good until {self.not_after}"
+        """Which certificates they are, for people."""
+        believed = " and ".join(self.believed)
+        return f"certificate {self.serial}, good until {self.not_after}; those of CA {believed} are believed"
 
 
 class Channel:
