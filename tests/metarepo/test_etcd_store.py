@@ -28,7 +28,7 @@ from varlog.errors import (
     UnsuitableEtcd,
 )
 from varlog.etcdserver import EtcdCluster, choose, in_wheel
-from varlog.metarepo.etcd.address import EtcdAddress, EtcdOptions
+from varlog.metarepo.etcd.address import EtcdAddress, EtcdOptions, FileTls
 from varlog.metarepo.etcd.store import EtcdStore
 from varlog.metarepo.stores import is_etcd, open_etcd
 
@@ -370,6 +370,26 @@ def test_etcd_with_TLS_lets_in_who_has_a_certificate_and_is_believed_if_it_has_t
     asyncio.run(scenario())
 
 
+def test_new_certificates_are_taken_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "ETCD_LOOK_SECONDS", 0.1)
+    files = Authority().issue(tmp_path, name="etcd")
+    flags = [f"--cert-file={files.cert}", f"--key-file={files.key}"]
+    options = EtcdOptions(ca=str(files.ca))
+
+    async def scenario() -> None:
+        secure = EtcdCluster(tmp_path / "etcd", members=1, flags=flags, tls=True)
+        async with secure as etcd, opened(etcd, options=options, tls=True) as store:
+            counter = await Counter.at(store)
+            await counter.up()
+            await etcd.members[0].kill()
+            Authority().issue(tmp_path, name="etcd")  # in the place of those of before
+            await etcd.members[0].start()
+            await counter.up()
+            await counter.check()
+
+    asyncio.run(scenario())
+
+
 # Addresses
 
 
@@ -430,4 +450,7 @@ def test_secrets_that_cannot_be_used_are_named(tmp_path: Path) -> None:
         with pytest.raises(SecretUnusable, match=str(tmp_path)):
             options.password()
     with pytest.raises(SecretUnusable, match="none"):
-        EtcdOptions(ca=str(tmp_path / "none")).tls()
+        FileTls(EtcdOptions(ca=str(tmp_path / "none")))
+    (tmp_path / "no certificate").write_text("nothing")
+    with pytest.raises(SecretUnusable, match="no certificate"):
+        FileTls(EtcdOptions(ca=str(tmp_path / "no certificate")))

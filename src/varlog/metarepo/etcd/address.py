@@ -104,13 +104,40 @@ class EtcdOptions:
             raise SecretUnusable(f"the password file {path} holds no line of text")
         return first
 
-    def tls(self) -> ssl.SSLContext:
-        """Raises SecretUnusable."""
+
+class FileTls:
+    """TLS by the certificates as their files are now. Raises SecretUnusable if they cannot be used."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        self._options = options
+        self._seen = self._look()
+        self.context = self._load()
+
+    def renew(self) -> None:
+        """Connections that are made from now on use what the files hold, if that has changed."""
+        seen = self._look()
+        if seen != self._seen:
+            self.context = self._load()
+            self._seen = seen
+
+    @property
+    def _paths(self) -> list[str]:
+        return [path for path in (self._options.ca, self._options.cert, self._options.key) if path]
+
+    def _look(self) -> list[tuple[int, int]]:
         try:
-            context = ssl.create_default_context(cafile=self.ca or None)
-            if self.cert:
-                context.load_cert_chain(self.cert, self.key)
+            found = [os.stat(path) for path in self._paths]
         except OSError as e:
-            where = ", ".join(path for path in (self.ca, self.cert, self.key) if path)
+            raise SecretUnusable(f"cannot read {e.filename}: {e.strerror}") from None
+        return [(status.st_ino, status.st_mtime_ns) for status in found]
+
+    def _load(self) -> ssl.SSLContext:
+        options = self._options
+        try:
+            context = ssl.create_default_context(cafile=options.ca or None)
+            if options.cert:
+                context.load_cert_chain(options.cert, options.key)
+        except OSError as e:
+            where = ", ".join(self._paths)
             raise SecretUnusable(f"the certificates for etcd cannot be used ({where}): {e.strerror or e}") from None
         return context

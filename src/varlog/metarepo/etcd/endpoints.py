@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -21,9 +22,9 @@ import aiohttp
 from yarl import URL
 
 from varlog import limits
-from varlog.errors import EtcdRefused, UnsuitableEtcd
+from varlog.errors import EtcdRefused, SecretUnusable, UnsuitableEtcd
 from varlog.metarepo.etcd import gateway, versions
-from varlog.metarepo.etcd.address import EtcdAddress, EtcdOptions
+from varlog.metarepo.etcd.address import EtcdAddress, EtcdOptions, FileTls
 from varlog.metarepo.etcd.gateway import EtcdRefusal, Status
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=limits.ETCD_SECONDS, sock_connect=limits.ETCD_CONNECT_SECONDS)
@@ -78,9 +79,9 @@ class Endpoints:
         self._clock = asyncio.get_running_loop().time
         self._all = [_Endpoint(name, address.base(name)) for name in address.endpoints]
         self._current = self._all[0]
-        connector = aiohttp.TCPConnector(limit=0, ssl=options.tls() if address.tls else True)
+        self._tls = FileTls(options) if address.tls else None
         self._session = aiohttp.ClientSession(
-            connector=connector,
+            connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
         )
@@ -93,6 +94,10 @@ class Endpoints:
     @property
     def status(self) -> Status | None:
         return self._current.status
+
+    @property
+    def _ssl(self) -> ssl.SSLContext | bool:
+        return True if self._tls is None else self._tls.context
 
     async def close(self) -> None:
         self._leave_streams(self._current)
@@ -122,7 +127,9 @@ class Endpoints:
         try:
             await self._prepare(endpoint)
             async with asyncio.timeout(limits.ETCD_SECONDS):
-                reply = await self._session.post(endpoint.url(path), data=body, headers=self._headers, timeout=_STREAM)
+                reply = await self._session.post(
+                    endpoint.url(path), data=body, headers=self._headers, timeout=_STREAM, ssl=self._ssl
+                )
         except (NotSent, Unanswered, *_FAILURES) as e:
             self._leave(endpoint, str(e) if isinstance(e, NotSent | Unanswered) else _failed(endpoint, e))
             raise Unanswered(self.error) from None
@@ -140,15 +147,18 @@ class Endpoints:
             reply.close()
 
     async def look(self) -> None:
-        """See how the member is that is spoken to; leave it if it is dead or cut off, or if another one leads."""
+        """See how the member is that is spoken to; leave it if it is dead or cut off, or if another one leads. New
+        certificates are taken here, too."""
         endpoint = self._current
         try:
+            if self._tls is not None:
+                self._tls.renew()
             status = await self._examine(endpoint)
-        except (NotSent, Unanswered) as e:
+        except (NotSent, Unanswered, UnsuitableEtcd) as e:
             self._leave(endpoint, str(e))
             return
-        except EtcdRefusal as e:
-            self._leave(endpoint, f"{endpoint.name}: {e}")
+        except SecretUnusable as e:
+            self.error = str(e)
             return
         if not status.leader:
             self._leave(endpoint, f"{endpoint.name} knows of no leader of etcd")
@@ -196,7 +206,7 @@ class Endpoints:
                 raise
         try:
             self._take_token(await self._post(endpoint, "/v3/auth/authenticate", self._credentials(), _TIMEOUT))
-        except Unanswered as e:
+        except (Unanswered, SecretUnusable) as e:
             raise NotSent(str(e)) from None
         return await self._post(endpoint, path, body, timeout)
 
@@ -209,11 +219,10 @@ class Endpoints:
                 raise NotSent(str(e)) from None
 
     async def _examine(self, endpoint: _Endpoint) -> Status:
-        answer = await self._post(endpoint, "/v3/maintenance/status", b"{}", _TIMEOUT)
         try:
-            status = gateway.decode_status(answer)
-        except gateway.MALFORMED as e:
-            raise NotSent(f"{endpoint.name} is no etcd: {e}") from None
+            status = gateway.decode_status(await self._post(endpoint, "/v3/maintenance/status", b"{}", _TIMEOUT))
+        except (EtcdRefusal, *gateway.MALFORMED) as e:
+            raise NotSent(f"{endpoint.name} is no etcd with an HTTP gateway: {e}") from None
         if not self._any_version:
             versions.check(status.version, endpoint.name)
         self._cluster = self._cluster or status.header.cluster_id
@@ -227,7 +236,12 @@ class Endpoints:
         data = body if len(body) < _LARGE else io.BytesIO(body)
         try:
             async with self._session.post(
-                endpoint.url(path), data=data, headers=self._headers, timeout=timeout, allow_redirects=False
+                endpoint.url(path),
+                data=data,
+                headers=self._headers,
+                timeout=timeout,
+                ssl=self._ssl,
+                allow_redirects=False,
             ) as reply:
                 answer = await _whole(reply)
                 status = reply.status

@@ -271,9 +271,10 @@ def watch_message(line: bytes) -> Watched:
 def refusal(answer: bytes, status: int) -> EtcdRefusal:
     try:
         told = _failure(answer)
-    except msgspec.DecodeError:
-        return EtcdRefusal(f"HTTP status {status}")
-    return EtcdRefusal(told.message or told.error or f"HTTP status {status}")
+    except MALFORMED:
+        told = _Failure()
+    nothing = f"HTTP status {status}" + ("; see its --enable-grpc-gateway" if status == 404 else "")
+    return EtcdRefusal(told.message or told.error or nothing)
 
 
 def encode(request: dict[str, int | str]) -> bytes:

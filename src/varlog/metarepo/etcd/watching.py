@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from varlog import limits
 from varlog.core.store import WatchEvents, WatchNotice
 from varlog.errors import Compacted
-from varlog.metarepo.etcd.endpoints import Endpoints, Unanswered
+from varlog.metarepo.etcd.endpoints import Endpoints, NotSent, Unanswered
 from varlog.metarepo.etcd.gateway import MALFORMED, EtcdRefusal, Keys, Watched, WatchedEvent, watch_message
 
 _PAUSE: Final = 0.1
@@ -46,9 +47,20 @@ class EtcdWatch:
         while not self.ended:
             try:
                 await self._follow_stream()
-            except (Unanswered, EtcdRefusal, *MALFORMED):
-                await asyncio.sleep(self._pause)
-                self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+            except EtcdRefusal:
+                await self._ask_something()
+                await self._wait()
+            except (Unanswered, *MALFORMED):
+                await self._wait()
+
+    async def _ask_something(self) -> None:
+        """etcd has ended the watch. If it no longer knows who we are, a request makes that good."""
+        with suppress(NotSent, Unanswered, EtcdRefusal):
+            await self._endpoints.call("/v3/kv/txn", self._keys.read(()))
+
+    async def _wait(self) -> None:
+        await asyncio.sleep(self._pause)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     async def _follow_stream(self) -> None:
         buffer = bytearray()
@@ -73,7 +85,7 @@ class EtcdWatch:
             self._notify(Compacted(f"changes up to revision {message.compact_revision} are forgotten; read anew"))
             return []
         if message.canceled:
-            raise Unanswered(message.cancel_reason or "etcd ended the watch")
+            raise EtcdRefusal(message.cancel_reason or "etcd ended the watch")
         self._pause = _PAUSE
         events = held + message.events
         incomplete: list[WatchedEvent] = []
