@@ -235,9 +235,7 @@ class LocalCluster:
         await self.stop()
 
     async def _start(self) -> None:
-        async with asyncio.TaskGroup() as starting:
-            for daemon in self.vmrs:
-                starting.create_task(daemon.start())
+        await asyncio.gather(*(daemon.start() for daemon in self.vmrs))
         addresses = tuple(daemon.address for daemon in self.vmrs)
         known = ClusterFile(addresses, CID, Path(self._secret_file).name, self._topic)
         write_file(self.path / CLUSTER_FILE, known)

@@ -3,6 +3,9 @@
 Each of them says whether it leads (`varlog.core.following`); what the daemon sends to the metadata repository goes to
 the one that does, and to nobody while there is none. What another one says is of a leadership that has passed, and is
 not listened to. The daemon is told of every new leader, and begins anew with it as with a new connection (rule 5).
+
+The one that hears the most storage nodes leads (`varlog.core.leading`), so a storage node lets the others hear from it
+as well, by a ping now and then: that a connection is open says nothing when the network drops what is sent.
 """
 
 from __future__ import annotations
@@ -17,7 +20,11 @@ from varlog.daemon.peers import Peers
 from varlog.wire.connection import Connection
 from varlog.wire.endpoint import split_addresses
 from varlog.wire.hello import Role
+from varlog.wire.hot import Ping, Pong
 from varlog.wire.link import Link
+
+PING_SECONDS: Final = 1.0
+"""As often as a storage node reports to the one it follows, at least."""
 
 _SAYS: Final = (Leading, NotLeading)
 
@@ -33,6 +40,7 @@ class Repositories:
         self._on_leader = on_leader
         self._log = logs.get()
         self._following: Following[Connection] = Following()
+        self._ping_at = 0.0
         self._links = [dial(address, Role.METADATA_REPOSITORY) for address in split_addresses(addresses)]
 
     def open(self) -> None:
@@ -59,7 +67,16 @@ class Repositories:
             if self._following.on_said(connection, message):
                 self._follow()
             return True
-        return connection is not self._following.leader
+        return connection is not self._following.leader or isinstance(message, Pong)
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second by who wants to be heard by all of them."""
+        if now < self._ping_at:
+            return
+        self._ping_at = now + PING_SECONDS
+        for link in self._links:
+            if link.connection is not None and link.connection is not self._following.leader:
+                link.connection.send(Ping(0, b""))
 
     def on_closed(self, connection: Connection) -> None:
         """A connection has ended, of whomever."""

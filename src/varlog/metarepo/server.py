@@ -60,6 +60,9 @@ from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import Identity, Role
 from varlog.wire.server import Server
 
+HEARD_SECONDS: Final = 2.5
+"""Who has said nothing for so long is not heard, though it may be connected."""
+
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetStanding, GetTail, TrimTopic}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
@@ -109,8 +112,8 @@ class MetadataRepositoryServer:
         self._has_failed = False
         self._server: Server
         self.peers = Peers()
-        self._nodes: Counter[int] = Counter()
-        """The connections of each storage node."""
+        self._heard: dict[int, float] = {}
+        """When each storage node was last heard."""
         self.branches: Counter[object] = Counter()
         self.repository = MetadataRepository(keeper.store, self._send, self._observe)
         self.repository.on_turn_of_role = self._on_turn_of_role
@@ -146,8 +149,9 @@ class MetadataRepositoryServer:
 
     @property
     def nodes(self) -> int:
-        """How many storage nodes are connected."""
-        return len(self._nodes)
+        """How many storage nodes are there: they say something every second."""
+        now = self._loop.time()
+        return sum(now - heard < HEARD_SECONDS for heard in self._heard.values())
 
     async def stop(self) -> None:
         """Serve no more, and let another lead; every decision that was answered is in the store already."""
@@ -164,8 +168,7 @@ class MetadataRepositoryServer:
         self._log.debug("connected", peer=_named(connection), address=address, remote=connection.remote)
         connection.send(self.keeper.standing())
         if connection.peer.role is Role.STORAGE_NODE:
-            self._nodes[connection.peer.node_id] += 1
-            self.keeper.hears(self.nodes)
+            self._heard[connection.peer.node_id] = self._loop.time()
 
     def _on_turn_of_role(self) -> None:
         standing = self.keeper.standing()
@@ -175,6 +178,8 @@ class MetadataRepositoryServer:
 
     def on_message(self, connection: Connection, message: Message) -> None:
         peer = connection.peer
+        if peer.role is Role.STORAGE_NODE:
+            self._heard[peer.node_id] = self._loop.time()
         if type(message) not in _ACCEPTED[peer.role]:
             if answers_ping(connection, message):
                 return
@@ -207,9 +212,9 @@ class MetadataRepositoryServer:
         address = self.peers.drop(connection)
         if address is None:
             return
-        if connection.peer.role is Role.STORAGE_NODE:
-            self._nodes -= Counter({connection.peer.node_id: 1})
-            self.keeper.hears(self.nodes)
+        others = (other.peer for other in self.peers.connections if other.peer.role is Role.STORAGE_NODE)
+        if connection.peer.role is Role.STORAGE_NODE and connection.peer.node_id not in {it.node_id for it in others}:
+            self._heard.pop(connection.peer.node_id, None)
         self.repository.on_closed(address)
         if error is not None:
             self._log.info("connection closed", peer=_named(connection), reason=str(error))
@@ -237,6 +242,7 @@ class MetadataRepositoryServer:
         self._timer = self._loop.call_later(self.keeper.pause(self._is_active), self._tick)
         self._is_active = False
         try:
+            self.keeper.hears(self.nodes)
             self.keeper.tick()
             self.repository.tick(time.time())
         except errors.VarlogError as error:

@@ -574,6 +574,7 @@ class StorageNodeServer:
             self._announce()
         for writing in self._writings.values():
             writing.mark()
+        self.repositories.tick(self._loop.time())
         self._hosting.tick(self._loop.time())
         self._pass_time()
 
