@@ -24,11 +24,11 @@ from varlog.core.surveys import NodeSurvey
 from varlog.errors import InvalidArgument
 from varlog.metarepo import backup, checkedfile, offline
 from varlog.metarepo.backup import Backup, Written
+from varlog.metarepo.etcd.address import EtcdOptions
 from varlog.storage.files import OSFileSystem
 from varlog.types import ClusterID, StorageNodeID, Term, TopicID
 
 if TYPE_CHECKING:
-    from varlog.metarepo.etcd.address import EtcdOptions
     from varlog.metarepo.offline import OfflineStore
 
 FIRST_CLUSTER: Final = ClusterID(1)
@@ -58,17 +58,12 @@ class Etcd:
     @asynccontextmanager
     async def opened(self, where: str, cid: int | None = None, *, makes: bool = False) -> AsyncIterator[OfflineStore]:
         """Open a store; `makes` lets a directory become one."""
-        options = self._options() if offline.is_etcd(where) else None
+        options = EtcdOptions(self.etcd_user, self.etcd_password_file, self.etcd_ca, self.etcd_cert, self.etcd_key)
         owner = ClusterID(cid) if cid is not None else None
         async with offline.opened(
             where, OSFileSystem(), owner, makes=makes, etcd=options, any_version=self.etcd_any_version
         ) as store:
             yield store
-
-    def _options(self) -> EtcdOptions:
-        from varlog.metarepo.etcd.address import EtcdOptions  # noqa: PLC0415  # only who has an etcd needs its client
-
-        return EtcdOptions(self.etcd_user, self.etcd_password_file, self.etcd_ca, self.etcd_cert, self.etcd_key)
 
 
 USUAL_ETCD: Final = Etcd()

@@ -64,7 +64,8 @@ async def check_stopped(store: OfflineStore) -> None:
     """Refuse a store that a metadata repository runs on: what it decides from now on would be left behind."""
     if running := running_in(await store.read_all()):
         raise errors.StoreNotEmpty(
-            f"a metadata repository runs on {store.where}, at {', '.join(running)}; stop it first"
+            f"a metadata repository runs on {store.where}, at {', '.join(running)}; stop it first (of one that was "
+            "killed this is known some seconds later)"
         )
 
 
@@ -106,7 +107,8 @@ async def put(store: OfflineStore, checkpoint: Checkpoint, term: Term, *, replac
     found = await store.read_all()
     if running := running_in(found):
         raise errors.StoreNotEmpty(
-            f"a metadata repository runs on {store.where}, at {', '.join(running)}; stop it first"
+            f"a metadata repository runs on {store.where}, at {', '.join(running)}; stop it first (of one that was "
+            "killed this is known some seconds later)"
         )
     if _is_there(found) and not replace:
         raise errors.StoreNotEmpty(f"{store.where} holds metadata already; only --replace puts other in its place")

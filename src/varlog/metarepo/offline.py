@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from varlog import errors
 from varlog.core.store import (
@@ -26,14 +26,13 @@ from varlog.core.store import (
     TxnOutcome,
     decode_leader,
 )
+from varlog.metarepo.etcd.address import EtcdOptions
 from varlog.metarepo.journal import Journal
 from varlog.metarepo.journalfile import cluster_of
+from varlog.metarepo.stores import is_etcd, open_etcd
 from varlog.storage.directory import typed_errors
 from varlog.storage.files import FileSystem
 from varlog.types import ClusterID, Term
-
-if TYPE_CHECKING:
-    from varlog.metarepo.etcd.address import EtcdOptions
 
 PATIENCE: Final = 10.0
 """For one answer, in seconds."""
@@ -91,11 +90,6 @@ class OfflineStore:
             return errors.OutcomeUnknown(f"{self.where} did not answer within {PATIENCE:g} seconds")
 
 
-def is_etcd(where: str) -> bool:
-    """Whether a store is named that is on an etcd, and not a directory."""
-    return where.startswith(("etcd://", "etcds://"))
-
-
 def _nothing() -> None:
     pass
 
@@ -128,11 +122,7 @@ async def opened(
 ) -> AsyncIterator[OfflineStore]:
     """Open what is there, or, if that is wanted, make an empty journal of cluster `cid` where there is none."""
     if is_etcd(where):
-        # Who has no etcd need not have its client installed.
-        from varlog.metarepo.etcd.address import EtcdAddress  # noqa: PLC0415
-        from varlog.metarepo.etcd.store import EtcdStore  # noqa: PLC0415
-
-        store = await EtcdStore.open(EtcdAddress.parse(where), etcd, any_version=any_version)
+        store = await open_etcd(where, etcd, any_version=any_version)
         try:
             yield OfflineStore(where, store, _nothing, cid)
         finally:
