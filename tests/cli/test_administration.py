@@ -145,3 +145,26 @@ def test_a_secret_is_made_once_and_for_its_owner_alone(bare: Shell, tmp_path: Pa
     assert err.startswith("varlog: AlreadyExists: ")
     assert path.read_bytes() == content
     assert content.strip().decode() not in bare.run("secret", "new", str(tmp_path / "other")).text
+
+
+def test_a_secret_is_replaced_in_three_steps(bare: Shell, tmp_path: Path) -> None:
+    path = str(tmp_path / "secret")
+    bare.run("secret", "new", path)
+    shown = bare.run("secret", "show", path, "--json").record
+    assert_documented(manual.SECRET_SHOW, shown)
+    old = shown["proves"]
+    added = bare.run("secret", "add", path, "--json").record
+    assert_documented(manual.SECRET_ADD, added)
+    new = added["believes"][1]
+    assert (added["proves"], added["believes"]) == (old, [old, new])
+    promoted = bare.run("secret", "promote", path, "--json").record
+    assert_documented(manual.SECRET_PROMOTE, promoted)
+    assert (promoted["proves"], promoted["believes"]) == (new, [new, old])
+    retired = bare.run("secret", "retire", path, "--json").record
+    assert_documented(manual.SECRET_RETIRE, retired)
+    assert (retired["proves"], retired["believes"]) == (new, [new])
+    again = bare.run("secret", "promote", path)
+    assert again.code == 1
+    assert again.err.startswith("varlog: Conflict: ")
+    digits = (tmp_path / "secret").read_text().strip()
+    assert digits not in "".join(bare.run("secret", step, path).text for step in ("show", "add", "promote", "retire"))

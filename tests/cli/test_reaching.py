@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Dev, Shell
+from tests.wire.certificates import Authority
 from varlog.wire.secret import Secret
 
 
@@ -54,6 +55,9 @@ def test_a_cluster_that_does_not_answer(bare: Shell, tmp_path: Path) -> None:
         (("--secret-file", "other"), "WrongSecret", 3),
         (("--cid", "9"), "WrongCluster", 3),
         (("--secret-file", "gone"), "SecretUnusable", 2),
+        (("--tls-cert", "node.pem", "--tls-key", "node.key", "--tls-ca", "node.ca.pem"), "TlsMismatch", 3),
+        (("--tls-cert", "gone", "--tls-key", "node.key", "--tls-ca", "node.ca.pem"), "TlsUnusable", 2),
+        (("--tls-cert", "node.pem"), "InvalidArgument", 2),
     ],
 )
 def test_a_cluster_that_does_not_let_us_in(
@@ -61,6 +65,7 @@ def test_a_cluster_that_does_not_let_us_in(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Secret.create(tmp_path / "other")
+    Authority().issue(tmp_path)
     done = shell.run("status", *options)
     assert (done.code, done.out) == (code, b"")
     assert done.err.startswith(f"varlog: {error}: ")

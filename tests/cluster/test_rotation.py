@@ -8,6 +8,8 @@ or behind.
 from __future__ import annotations
 
 import asyncio
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -15,7 +17,7 @@ from random import Random
 import pytest
 
 import varlog
-from tests.cluster.cluster import CID, Cluster
+from tests.cluster.cluster import CID, TOPIC, Cluster
 from tests.cluster.load import Load
 from tests.cluster.scenarios import live_through_on
 from tests.cluster.waiting import until
@@ -91,6 +93,15 @@ async def all_have_told(cluster: Cluster, last: str) -> bool:
     return all(last in daemon.log.read_text(errors="replace") for daemon in cluster.daemons)
 
 
+async def shows(*where: str) -> bool:
+    """Whether the command `varlog` finds the cluster in order."""
+    command = [sys.executable, "-m", "varlog", "topic", "list", "--json", *where]
+    process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
+    out, err = await process.communicate()
+    assert not err, err.decode()
+    return f'"{TOPIC}"'.encode() in out
+
+
 async def refused(error: type[errors.VarlogError], cluster: Cluster, secret: Path, tls: TlsFiles | None) -> None:
     with pytest.raises(error):
         await varlog.connect(cluster.vmr.address, cid=CID, secret_file=secret, tls=tls, timeout=5)
@@ -113,6 +124,10 @@ def test_O3_secrets_and_certificates_are_replaced_under_load(tmp_path: Path) -> 
         (fingerprint,) = Secret.load(cluster.path / "secret").fingerprints()
         await until(lambda: all_have_told(cluster, f"read anew, to prove with and to believe: {fingerprint} "))
         mine = machines.tls[CLIENTS]
+        assert await shows("--cluster", str(cluster.path))
+        named = zip(("--tls-cert", "--tls-key", "--tls-ca"), map(str, mine), strict=True)
+        there = ("--cluster", cluster.vmr.address, "--cid", str(CID), "--secret-file", str(cluster.path / "secret"))
+        assert await shows(*there, *(word for pair in named for word in pair))
         await refused(errors.WrongSecret, cluster, tmp_path / "secret", mine)
         await refused(errors.WrongCertificate, cluster, cluster.path / "secret", before)
         await refused(errors.TlsMismatch, cluster, cluster.path / "secret", None)
