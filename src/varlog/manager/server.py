@@ -181,7 +181,7 @@ class ManagerServer:
     @property
     def leads(self) -> bool:
         """Whether it is the manager that acts. One that has slept may have been replaced, and asks before it acts."""
-        return self._is_registered and self._loop.time() - self._due < SILENT_SECONDS
+        return self._is_registered and self.is_connected and self._loop.time() - self._due < SILENT_SECONDS
 
     @property
     def metadata(self) -> Metadata | None:
