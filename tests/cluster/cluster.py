@@ -4,8 +4,8 @@
 repository, the manager and the storage nodes; registers the nodes and makes a topic. Clients find it by `path`.
 
 With `proxied`, every connection goes through a `BreakingProxy`: one before each node, which everybody who wants that
-node passes, and one for each daemon (and one for all clients) on the way to the metadata repository. A daemon that
-starts again then may have another port behind its proxy.
+node passes, and one for each daemon (and one for all clients) on the way to the metadata repository, or to each of
+them. A daemon that starts again then may have another port behind its proxy.
 
 When a test fails inside of it, it prints the end of every daemon's log. In any case it ends every process it started.
 """
@@ -25,6 +25,7 @@ from tests.cluster.inspection import metadata_in, replicas_in, topics_of
 from tests.cluster.processes import Daemon
 from tests.cluster.proxy import BreakingProxy
 from tests.cluster.waiting import SECONDS, until
+from varlog.core.metastate import MetadataState
 from varlog.errors import VarlogError
 from varlog.sim.evidence import Evidence, LivenessPhase
 from varlog.sim.history import History
@@ -45,6 +46,11 @@ class Files(Enum):
     """They forget unsynced writes at a kill."""
     FILLABLE = "fillable"
     """The storage nodes' disks are full while there is a file `<name>.full`."""
+
+
+def names_of(program: str, number: int) -> list[str]:
+    """So many daemons of that program; of one, it is the program's own."""
+    return [program, *(f"{program}{which}" for which in range(2, number + 1))]
 
 
 class Cluster:
@@ -73,10 +79,12 @@ class Cluster:
         self._proxied = proxied
         (directory / "meta").mkdir(parents=True)
         Secret.create(directory / "secret")
-        self.vmr = self._daemon("vmr", path=str(directory / "meta"))
-        names = ["vms", *(f"vms{number}" for number in range(2, managers + 1))]
-        self.managers = [self._daemon(name, replace_after=str(replace_after)) for name in names]
+        self.repositories = self._repositories()
+        self.managers = [self._daemon(name, replace_after=str(replace_after)) for name in names_of("vms", managers)]
         self.nodes = [self._node(number) for number in range(1, nodes + spares + 1)]
+
+    def _repositories(self) -> list[Daemon]:
+        return [self._daemon("vmr", path=str(self.path / "meta"))]
 
     def _node(self, number: int) -> Daemon:
         volume = self.volume(f"vsn{number}")
@@ -102,7 +110,11 @@ class Cluster:
 
     @property
     def daemons(self) -> list[Daemon]:
-        return [self.vmr, *self.managers, *self.nodes]
+        return [*self.repositories, *self.managers, *self.nodes]
+
+    @property
+    def vmr(self) -> Daemon:
+        return self.repositories[0]
 
     @property
     def vms(self) -> Daemon:
@@ -122,21 +134,23 @@ class Cluster:
         await self._end(failed=error is not None)
 
     async def _begin(self) -> None:
-        await self.vmr.start()
+        others = [*self.managers, *self.nodes]
+        await self._start_repositories()
         if self._proxied:
-            for name in ("clients", *(daemon.name for daemon in self.daemons[1:])):
-                self.proxies[f"{name} to vmr"] = await BreakingProxy.start(self.vmr.address)
+            for name in ("clients", *(daemon.name for daemon in others)):
+                for repository in self.repositories:
+                    self.proxies[f"{name} to {repository.name}"] = await self._lay_way(name, repository)
             for node in self.nodes:
                 self.proxies[node.name] = await BreakingProxy.start("127.0.0.1:0")
                 node.options["advertise"] = self.proxies[node.name].address
-        for daemon in self.daemons[1:]:
-            daemon.options["metadata_repository"] = self._way_to_vmr(daemon.name)
+        for daemon in others:
+            daemon.options["metadata_repository"] = ",".join(self._ways_to_repositories(daemon.name))
         (self.path / "cluster.toml").write_text(
-            f'metadata_repositories = ["{self._way_to_vmr("clients")}"]\n'
+            f"metadata_repositories = {self._ways_to_repositories('clients')}\n"
             f'cluster = {CID}\nsecret_file = "secret"\ntopic = "{TOPIC}"\n'
             + "".join(f'{key} = "{value}"\n' for key, value in self.about.items())
         )
-        await self.start(*self.daemons[1:])
+        await self.start(*others)
         async with varlog.admin(self.path) as admin:
             for node in self.nodes[: self.factor]:
                 await admin.add_node(node.options.get("advertise", node.address))
@@ -144,8 +158,17 @@ class Cluster:
             for node in self.nodes[self.factor :]:
                 await admin.add_node(node.options.get("advertise", node.address))
 
-    def _way_to_vmr(self, name: str) -> str:
-        return self.proxies[f"{name} to vmr"].address if self._proxied else self.vmr.address
+    async def _start_repositories(self) -> None:
+        await self.start(*self.repositories)
+
+    async def _lay_way(self, _name: str, repository: Daemon) -> BreakingProxy:
+        """For that daemon, or for clients."""
+        return await BreakingProxy.start(repository.address)
+
+    def _ways_to_repositories(self, name: str) -> list[str]:
+        if self._proxied:
+            return [self.proxies[f"{name} to {repository.name}"].address for repository in self.repositories]
+        return [repository.address for repository in self.repositories]
 
     async def _end(self, *, failed: bool) -> None:
         for daemon in self.daemons:
@@ -167,9 +190,10 @@ class Cluster:
         async with asyncio.TaskGroup() as starting:
             for daemon in wanted:
                 starting.create_task(daemon.start())
-        if self._proxied:
+        for daemon in self.daemons:
             for name, proxy in self.proxies.items():
-                proxy.target = next((node.address for node in self.nodes if node.name == name), self.vmr.address)
+                if name.rpartition(" to ")[2] == daemon.name:
+                    proxy.target = daemon.address
 
     async def kill(self, *daemons: Daemon) -> None:
         """SIGKILL for these, by default for all, before any of them is waited for."""
@@ -181,7 +205,7 @@ class Cluster:
 
     async def stop(self) -> dict[str, int]:
         """SIGTERM for all, one after another, those that hold data last; their exit codes."""
-        return {daemon.name: await daemon.stop() for daemon in (*self.managers, *self.nodes, self.vmr)}
+        return {daemon.name: await daemon.stop() for daemon in (*self.managers, *self.nodes, *self.repositories)}
 
     async def settled(self, seconds: float = SECONDS) -> None:
         """Wait until every log stream runs on as many replicas as it is to have, and every replica knows all that is
@@ -223,12 +247,15 @@ class Cluster:
 
     # Evidence
 
-    def evidence(self, history: History, liveness: LivenessPhase | None = None) -> Evidence:
+    async def evidence(self, history: History, liveness: LivenessPhase | None = None) -> Evidence:
         """What the stopped cluster's disks hold, beside what clients saw."""
         scratch = self.path / "inspected"
-        topics = topics_of(metadata_in(self.path / "meta", CID, scratch))
+        topics = topics_of(await self._metadata(scratch))
         replicas = [dump for node in self.nodes for dump in replicas_in(self.volume(node.name), node.name, scratch)]
         return Evidence(history, topics, replicas, liveness=liveness)
+
+    async def _metadata(self, scratch: Path) -> MetadataState:
+        return metadata_in(self.path / "meta", CID, scratch)
 
     def keep(self, name: str) -> Path:
         """A copy of a node's volume as it is now."""

@@ -191,7 +191,7 @@ async def fill_disks(directory: Path) -> None:
         assert await client.append([b"after"])
         await cluster.settled()
         assert set((await cluster.stop()).values()) == {0}
-        judge(cluster.evidence(history), directory)
+        judge(await cluster.evidence(history), directory)
 
 
 SCENARIOS: Final[Mapping[str, Callable[[Path], Awaitable[None]]]] = {

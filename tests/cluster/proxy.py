@@ -7,6 +7,7 @@
   lost but wait, as TCP's do when packets are: after `heal` they go on in order;
 - `delay` what is carried, or `throttle` it to so many bytes per second;
 - `corrupt` one byte, or `truncate` a connection, after so many more bytes have passed;
+- have an `Inspector` look at what passes, and reset a connection in place of something it is looking for;
 - `heal` all of it. Connections that are still open go on.
 
 It lives in the event loop of the test, so between two awaits of the test nothing moves.
@@ -23,7 +24,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, NamedTuple, Self
+from typing import Final, NamedTuple, Protocol, Self
 
 from tests.cluster.waiting import pause
 
@@ -40,6 +41,13 @@ class Direction(Enum):
 
 
 BOTH: Final = (Direction.TO_TARGET, Direction.FROM_TARGET)
+
+
+class Inspector(Protocol):
+    """Looks at what one connection carries, in pieces of any size."""
+
+    def passes(self, direction: Direction, data: bytes) -> bool:
+        """Whether these bytes go on. If not, the connection is reset in their place."""
 
 
 @dataclass
@@ -94,6 +102,8 @@ class BreakingProxy:
         """Where connections go; one that is made later goes where this points then."""
         self.accepted = 0
         """How many connections there have been."""
+        self.inspect: Callable[[], Inspector] | None = None
+        """Makes the inspector of each connection from now on."""
         self._flows = {direction: _Flow() for direction in BOTH}
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
@@ -193,7 +203,8 @@ class BreakingProxy:
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "asyncio runs this in a task of its own"
-        connection = _Connection(self._flows, reader, writer, self._look)
+        inspector = None if self.inspect is None else self.inspect()
+        connection = _Connection(self._flows, reader, writer, self._look, inspector)
         self._connections[connection] = task
         self.accepted += 1
         self._look()
@@ -225,12 +236,14 @@ class _Connection:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         carried: Callable[[], None],
+        inspector: Inspector | None,
     ) -> None:
         self._flows = flows
         self._reader = reader
         self._writer = writer
         self._writers = [writer]
         self._carried = carried
+        self._inspector = inspector
 
     async def run(self, target: str) -> None:
         """Carry until both directions have ended or the connection was reset."""
@@ -244,8 +257,8 @@ class _Connection:
         self._writers.append(writer)
         try:
             async with asyncio.TaskGroup() as both:
-                both.create_task(self._carry(self._flows[Direction.TO_TARGET], self._reader, writer))
-                both.create_task(self._carry(self._flows[Direction.FROM_TARGET], reader, self._writer))
+                both.create_task(self._carry(Direction.TO_TARGET, self._reader, writer))
+                both.create_task(self._carry(Direction.FROM_TARGET, reader, self._writer))
         except* OSError:
             pass  # it was reset by somebody, which is passed on
         for each in self._writers:
@@ -258,13 +271,16 @@ class _Connection:
                 transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
                 transport.abort()
 
-    async def _carry(self, flow: _Flow, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         under_way: asyncio.Queue[_Chunk] = asyncio.Queue(CHUNKS_UNDER_WAY)
         async with asyncio.TaskGroup() as pair:
-            pair.create_task(_take(flow, reader, under_way))
-            pair.create_task(self._hand_on(flow, under_way, writer))
+            pair.create_task(_take(self._flows[direction], reader, under_way))
+            pair.create_task(self._hand_on(direction, under_way, writer))
 
-    async def _hand_on(self, flow: _Flow, under_way: asyncio.Queue[_Chunk], writer: asyncio.StreamWriter) -> None:
+    async def _hand_on(
+        self, direction: Direction, under_way: asyncio.Queue[_Chunk], writer: asyncio.StreamWriter
+    ) -> None:
+        flow = self._flows[direction]
         loop = asyncio.get_running_loop()
         while True:
             due, data = await under_way.get()
@@ -275,11 +291,15 @@ class _Connection:
                 return
             while data:
                 size = flow.chunk_bytes
-                await self._write(flow, writer, data[:size])
+                await self._write(direction, writer, data[:size])
                 data = data[size:]
 
-    async def _write(self, flow: _Flow, writer: asyncio.StreamWriter, data: bytes) -> None:
+    async def _write(self, direction: Direction, writer: asyncio.StreamWriter, data: bytes) -> None:
+        flow = self._flows[direction]
         await flow.is_open.wait()
+        if self._inspector is not None and not self._inspector.passes(direction, data):
+            self.reset()
+            raise ConnectionResetError
         data, ends = flow.struck(data)
         writer.write(data)
         await writer.drain()

@@ -62,7 +62,7 @@ async def live_through_on(cluster: Cluster, scenario: Scenario, *, seed: int = 1
             await cluster.settled()
             liveness = load.liveness(healed)
         assert set((await cluster.stop()).values()) == {0}
-        evidence = cluster.evidence(load.history, liveness)
+        evidence = await cluster.evidence(load.history, liveness)
         judge(evidence, cluster.path)
         assert not out_of_order(load.history, PIPELINE)
         return evidence

@@ -96,7 +96,7 @@ async def live_through_damage(directory: Path, *, closed: bool) -> None:
             assert {scan.outcome for scan in history.of(Kind.SCAN)} == {Outcome.OK}
         await cluster.settled()
         assert set((await cluster.stop()).values()) == {0}
-        evidence = cluster.evidence(history)
+        evidence = await cluster.evidence(history)
         assert not any(dump.damaged for dump in evidence.replicas)
         judge(evidence, directory)
 
@@ -126,7 +126,7 @@ async def live_through_flipped_bits(directory: Path) -> None:
         assert {scan.outcome for scan in history.of(Kind.SCAN)} == {Outcome.OK}
         await cluster.settled()
         assert set((await cluster.stop()).values()) == {0}
-        judge(cluster.evidence(history), directory)
+        judge(await cluster.evidence(history), directory)
 
 
 def test_a_bit_that_flips_on_the_way_is_found(tmp_path: Path) -> None:

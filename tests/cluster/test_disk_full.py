@@ -46,7 +46,7 @@ async def live_through_full_disks(directory: Path) -> None:
             assert await reader.append([b"after"])
         await cluster.settled()
         assert set((await cluster.stop()).values()) == {0}
-        judge(cluster.evidence(history), directory)
+        judge(await cluster.evidence(history), directory)
 
 
 def test_M8_full_disks(tmp_path: Path) -> None:
