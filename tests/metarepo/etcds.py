@@ -26,7 +26,7 @@ from varlog.etcdserver import EtcdCluster, EtcdMember
 from varlog.metarepo.etcd.address import EtcdAddress, EtcdOptions
 from varlog.metarepo.etcd.store import EtcdStore
 
-SECONDS: Final = 15.0
+SECONDS: Final = 30.0
 """How long anything may take that a test waits for."""
 _numbers = count(1)
 
