@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.metarepo.etcds import commit, opened, value_of
+from varlog.core.store import Committed, KeyValue
 from varlog.errors import EtcdNotFound
 from varlog.etcdserver import EtcdCluster, EtcdFailed, choose, find
 from varlog.metarepo.etcd.versions import is_sound
@@ -74,6 +76,20 @@ def test_the_set_up_needs_no_network_once_it_has_brought_one() -> None:
 def test_a_member_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(EtcdFailed, match="no-such-flag"):
         asyncio.run(EtcdCluster(tmp_path, members=1, flags=["--no-such-flag"]).start())
+
+
+def test_what_was_left_in_a_directory_is_started_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with EtcdCluster(tmp_path / "an etcd") as etcd, opened(etcd, prefix="kept") as store:
+            assert isinstance(await commit(store, "a", b"1"), Committed)
+        url = etcd.url("kept")
+        async with EtcdCluster(tmp_path / "an etcd") as again, opened(again, prefix="kept") as store:
+            assert again.url("kept") == url
+            assert (await value_of(store, "a") or KeyValue("", b"", 0)).value == b"1"
+            with pytest.raises(EtcdFailed, match="somebody else has"):
+                EtcdCluster(tmp_path / "an etcd")
+
+    asyncio.run(scenario())
 
 
 def test_members_end_with_whoever_started_them(tmp_path: Path) -> None:

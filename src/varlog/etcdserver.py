@@ -157,6 +157,9 @@ def _run(command: Sequence[str], where: str) -> bool:
     return done.returncode == 0
 
 
+_ARCHITECTURE: Final = {"ETCD_UNSUPPORTED_ARCH": "arm64"} if os.uname().machine == "aarch64" else {}
+"""3.4 wants to be asked for there."""
+
 _END_WITH_PARENT: Final = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
@@ -173,14 +176,27 @@ class EtcdMember:
         self.name = name
         self.path = path
         self.log = path.parent / f"{name}.log"
+        self._ports = path.parent / f"{name}.ports"
         self.flags: list[str] = []
         """What it is started with, beside what its cluster needs."""
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
-        self.endpoint = f"{HOST}:{_hold_port(self)}"
+        client, peer = self._hold_ports()
+        self.endpoint = f"{HOST}:{client}"
         """Where clients reach it."""
         self.client_url = f"{scheme}://{self.endpoint}"
-        self.peer_url = f"http://{HOST}:{_hold_port(self)}"
+        self.peer_url = f"http://{HOST}:{peer}"
+
+    def _hold_ports(self) -> tuple[int, int]:
+        """Those it had, if it has been before: the others know it by them. Raises EtcdFailed if somebody else has."""
+        had = [int(port) for port in self._ports.read_text().split()] if self._ports.exists() else [0, 0]
+        try:
+            client, peer = (_hold_port(self, port) for port in had)
+        except OSError as e:
+            raise EtcdFailed(f"{self.name} of etcd had the ports {had}, and somebody else has one: {e}") from None
+        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._ports.write_text(f"{client} {peer}\n")
+        return client, peer
 
     @property
     def alive(self) -> bool:
@@ -219,14 +235,13 @@ class EtcdMember:
             "initial-advertise-peer-urls": self.peer_url,
         }
         etcd = [self._program.path, *(f"--{key}={value}" for key, value in flags.items()), *self.flags]
-        self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         with self.log.open("ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-I", "-c", _END_WITH_PARENT, str(os.getpid()), *etcd],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={"PATH": os.defpath, "NOTIFY_SOCKET": notify, "ETCD_UNSUPPORTED_ARCH": os.uname().machine},
+                env={"NOTIFY_SOCKET": notify, **_ARCHITECTURE},
             )
 
     def send(self, number: signal.Signals) -> None:
@@ -269,7 +284,7 @@ class EtcdMember:
 
 
 class EtcdCluster:
-    """See the module's text. What an earlier one left in the directory is started again, at other ports."""
+    """See the module's text. What an earlier one left in the directory is started again, at the same ports."""
 
     def __init__(
         self,
@@ -318,15 +333,20 @@ class EtcdCluster:
                 await member.kill()
 
 
-def _hold_port(owner: object) -> int:
-    """A port that stays its owner's also while nobody listens there: by a socket that is bound and does not listen,
-    beside which the owner's process can bind its own."""
+def _hold_port(owner: object, port: int) -> int:
+    """Take this port, or any if it is 0. It stays its owner's also while nobody listens there: by a socket that is bound
+    and does not listen, beside which the owner's process can bind its own."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    holder.bind((HOST, 0))
-    port: int = holder.getsockname()[1]
-    weakref.finalize(owner, os.close, holder.detach())
-    return port
+    try:
+        holder.bind((HOST, port))
+    except OSError:
+        holder.close()
+        raise
+    weakref.finalize(owner, os.close, holder.fileno())
+    bound: int = holder.getsockname()[1]
+    holder.detach()
+    return bound
 
 
 def main() -> int:
