@@ -334,8 +334,8 @@ class EtcdCluster:
 
 
 def _hold_port(owner: object, port: int) -> int:
-    """Take this port, or any if it is 0. It stays its owner's also while nobody listens there: by a socket that is bound
-    and does not listen, beside which the owner's process can bind its own."""
+    """Take this port, or any if it is 0. It stays its owner's also while nobody listens there: by a socket that is
+    bound and does not listen, beside which the owner's process can bind its own."""
     holder = socket.socket()
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
