@@ -11,11 +11,15 @@ import pytest
 
 from tests.cli.shell import COMMAND, Shell
 from varlog import __version__
-from varlog.cli import app, manual, manual_cluster
+from varlog.cli import app, manual, manual_cluster, manual_metadata
 from varlog.cli.manual import Page
 
 WIDTH = 80
-PAGES = {name: page for name, page in (vars(manual) | vars(manual_cluster)).items() if isinstance(page, Page)}
+PAGES = {
+    name: page
+    for name, page in (vars(manual) | vars(manual_cluster) | vars(manual_metadata)).items()
+    if isinstance(page, Page)
+}
 FAMILIES = ("topic", "stream", "node")
 COMMANDS = [
     *((name,) for name in ("append", "read", "tail", "subscribe", "trim", "dev", "bench", "demo", "sim")),
@@ -24,6 +28,7 @@ COMMANDS = [
     *((family, verb) for family in FAMILIES for verb in ("add", "list", "describe", "remove")),
     *(("stream", verb) for verb in ("seal", "unseal", "sync", "move", "declare-lost")),
     *(("node", verb) for verb in ("drain", "undrain", "replace")),
+    *(("metadata", verb) for verb in ("backup", "restore", "copy", "survey", "rebuild")),
 ]
 CALL = re.compile(r"""\bvarlog ((?:'[^']*'|"[^"]*"|[^|>)#'"])+)""")
 
@@ -93,6 +98,8 @@ def examples_in(line: str) -> list[str]:
         ("stream", "sync", "1"),
         ("stream", "move", "1", "--to", "0"),
         ("node", "replace", "1"),
+        ("metadata", "backup", "store"),
+        ("metadata", "survey", "volume"),
     ],
     ids=" ".join,
 )
