@@ -25,6 +25,7 @@ from varlog.core.messages import (
     CreateTopic,
     Decided,
     Message,
+    RegisterManager,
     RegisterNode,
     RegisterStream,
     Report,
@@ -80,6 +81,7 @@ class Cluster:
         assert self._decided.pop().code == 0
 
     def _set_up(self) -> None:
+        self._ask(RegisterManager(0, "bench:1"))
         for snid in NODES:
             self._ask(RegisterNode(0, snid))
         self._ask(CreateTopic(0, "log", len(NODES), 2))
