@@ -327,7 +327,7 @@ class StorageNode:
         self._observe(Branch.RULE5_METADATA_WENT_BACK)
         raise errors.ConsistencyViolation(
             f"node {self.snid} has seen {seen}, but the metadata repository is at {now}: its metadata was restored "
-            "from an older state"
+            "from an older state; nothing is lost: rebuild it, see varlog metadata rebuild --help"
         )
 
     def _raise_hwms(self, hwms: Iterable[tuple[int, int]]) -> None:
