@@ -301,7 +301,7 @@ class Candidate:
     def _on_remaining(self, leader: LeaderRecord, revision: int, outcome: RemainingOutcome) -> None:
         self._is_asking = False
         if isinstance(outcome, Remaining):
-            self.silence = outcome.granted - outcome.remaining
+            self.silence = max(0, outcome.granted - outcome.remaining)
         elif isinstance(outcome, LeaseNotFound):
             self.silence = math.inf
         else:
