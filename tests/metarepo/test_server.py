@@ -337,6 +337,7 @@ def test_the_health_and_the_metrics_of_a_metadata_repository(tmp_path: Path) -> 
                 "term": int(small.vmr.repository.term),
                 "leader": small.vmr.address,
                 "leader_silent_seconds": 0.0,
+                "lag_seconds": 0.0,
                 "version": version,
                 "storage_nodes": 3,
                 "storage_nodes_connected": 3,

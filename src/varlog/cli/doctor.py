@@ -20,7 +20,7 @@ from varlog.cli.failures import Exit, NotConnected
 from varlog.cli.options import USUAL_CLUSTER, Cluster
 from varlog.cli.output import Output, duration_of
 from varlog.core.findings import Severity, finding
-from varlog.core.messages import Finding
+from varlog.core.messages import Finding, Standing
 from varlog.core.world import Memory
 from varlog.types import StreamStatus
 
@@ -39,6 +39,10 @@ class Report(msgspec.Struct):
     doing: tuple[str, ...] = ()
     version: int = 0
     manager: str = ""
+    leader: str = ""
+    term: int = 0
+    repositories: int = 0
+    repositories_answering: int = 0
     nodes: int = 0
     nodes_answering: int = 0
     streams: int = 0
@@ -79,18 +83,24 @@ def _without_metadata(why: errors.VarlogError) -> Finding:
         f"{why}. No entry gets a position and nothing can be changed until it is back; what is in the log is safe, and "
         "clients that are connected to storage nodes can still read",
         person="see that vmr runs at that address and what its log says, and start it again; if it does run, check the "
-        "address in the cluster file, and the network. What else is wrong can be seen only then",
+        "address in the cluster file, and the network. If it says that it does not lead, see that a majority of its "
+        "store runs: /healthz of every vmr tells how it reaches it. What else is wrong can be seen only then",
     )
 
 
 def _report_of(examination: Examination) -> Report:
     seen = examination.seen
+    standings = [found for found in seen.repositories.values() if isinstance(found, Standing)]
     return Report(
         healthy=not examination.problems,
         findings=list(examination.findings),
         doing=examination.doing,
         version=seen.metadata.version,
         manager=seen.metadata.manager,
+        leader=next((found.address for found in standings if found.role == "leading"), ""),
+        term=max((found.term for found in standings), default=0),
+        repositories=len(seen.repositories),
+        repositories_answering=len(standings),
         nodes=len(seen.metadata.nodes),
         nodes_answering=len(seen.infos),
         streams=len(seen.metadata.streams),
@@ -109,6 +119,11 @@ def _show(output: Output, report: Report) -> None:
             f"{report.nodes_answering} of {report.nodes} storage nodes answer, {report.streams_running} of "
             f"{report.streams} log streams run; manager at {report.manager or 'no address'}, metadata version "
             f"{report.version}"
+        )
+    if report.repositories > 1:
+        page.line(
+            f"{report.repositories_answering} of {report.repositories} metadata repositories answer; "
+            f"{report.leader or 'none'} leads, in term {report.term}"
         )
     for subject, found in grouped(report.findings):
         page.line()

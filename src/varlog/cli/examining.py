@@ -1,8 +1,9 @@
 """An examination: a look at the whole cluster, and what is wrong with it.
 
 The manager is asked what it finds; it has watched for long and knows since when, and what is done about it. What only
-shows from here is added: whom the manager reaches and we do not. If the manager itself cannot be asked, the same
-function (`varlog.core.diagnosing.diagnose`) is applied to what was seen from here. Then nobody does anything about it.
+shows from here is added: whom the manager reaches and we do not, and how each of the metadata repositories is. If the
+manager itself cannot be asked, the same function (`varlog.core.diagnosing.diagnose`) is applied to what was seen from
+here. Then nobody does anything about it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from varlog.cli.options import Cluster
 from varlog.core.diagnosing import diagnose
 from varlog.core.findings import Severity, finding
 from varlog.core.messages import Diagnosis, Finding
+from varlog.core.repository_findings import findings_of_repositories
 from varlog.core.world import Memory, World
 from varlog.errors import VarlogError
 from varlog.types import StorageNodeID
@@ -56,13 +58,13 @@ async def examine(at: Cluster, admin: Admin, memory: Memory) -> Examination:
         asyncio.get_running_loop().time(),
     )
     memory.observe(world)
+    of_repositories = [*findings_of_repositories(seen.repositories, len(seen.metadata.nodes))]
     if isinstance(answer, Diagnosis):
-        return Examination(
-            seen, _ordered([*_with_reasons(answer.findings, seen), *_only_from_here(answer, seen)]), answer.doing
-        )
+        of_manager = [*_with_reasons(answer.findings, seen), *_only_from_here(answer, seen)]
+        return Examination(seen, _ordered([*of_repositories, *of_manager]), answer.doing)
     lost = seen._replace(manager_error=seen.manager_error or str(answer))
     own = [msgspec.structs.replace(found, doing="") for found in diagnose(world, memory)]
-    return Examination(lost, _ordered([_unmanaged(lost), *_with_reasons(own, seen)]), ())
+    return Examination(lost, _ordered([*of_repositories, _unmanaged(lost), *_with_reasons(own, seen)]), ())
 
 
 async def _diagnosis(admin: Admin, seconds: float) -> Diagnosis | VarlogError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from varlog.cli.options import Cluster
-from varlog.core.messages import Info, Metadata
+from varlog.core.messages import Info, Metadata, Standing
 from varlog.errors import VarlogError
 from varlog.types import LogStreamID, StreamStatus
 
@@ -35,6 +35,8 @@ class Seen(NamedTuple):
     """Why the others did not."""
     manager_error: str
     """Why the manager cannot be reached; empty if it can."""
+    repositories: dict[str, Standing | str]
+    """How the metadata repositories are, by address; of one that does not answer, why."""
 
 
 async def metadata_of(at: Cluster, admin: Admin) -> Metadata:
@@ -55,7 +57,8 @@ async def see(at: Cluster, admin: Admin) -> Seen:
     seconds = min(NODE_SECONDS, at.patience)
     metadata = await metadata_of(at, admin)
     snids = [node.snid for node in metadata.nodes]
-    manager, *answers = await asyncio.gather(
+    repositories, manager, *answers = await asyncio.gather(
+        admin.repositories(timeout=seconds),
         admin.manager(timeout=seconds),
         *(admin.node(snid, timeout=seconds) for snid in snids),
         return_exceptions=True,
@@ -67,7 +70,9 @@ async def see(at: Cluster, admin: Admin) -> Seen:
             infos[snid] = answer
         else:
             silent[snid] = _told(answer)
-    return Seen(metadata, infos, silent, "" if isinstance(manager, str) else _told(manager))
+    assert isinstance(repositories, dict)
+    standings = {at: it if isinstance(it, Standing) else _told(it) for at, it in repositories.items()}
+    return Seen(metadata, infos, silent, "" if isinstance(manager, str) else _told(manager), standings)
 
 
 async def caught_up(at: Cluster, admin: Admin, tpid: int | None = None) -> Seen:

@@ -213,7 +213,8 @@ STATUS: Final = Page(
 Nodes and whether they answer, topics and how far they go, log streams with
 their states, how many replicas they have of how many they should (the primary
 has a star), how far replicas are behind, copies under way, and what the manager
-has been doing. It asks every node, and tells of those that do not answer.
+has been doing. Of several metadata repositories it shows which one leads. It
+asks all of them and every node, and tells of those that do not answer.
 
 With --watch it looks again and again until Ctrl-C, every second or as often as
 it says; in a pipe it prints one status after the other.
@@ -232,7 +233,11 @@ JSON: healthy, version, manager, manager_answers, problems, notes and doing
 answered, replicas, free_bytes, total_bytes), topics (as of varlog topic list),
 streams (as of varlog stream list, with wanted: how many replicas it should
 have, behind: entries its slowest replica lacks, waiting, and copies: node,
-source, copied, of).
+source, copied, of), leader (the metadata repository that leads), term,
+repositories (address, role, error, term, leader, leader_silent: seconds, lag:
+seconds that a decision has been waiting for the store, nodes: how many it
+hears, store: name, endpoint, release, round_trip, total_bytes, used_bytes and
+error, as a list).
 """,
 )
 
@@ -260,8 +265,8 @@ Exit code 0: all is well, or there are only notes. 4: there are other findings.
   tell somebody who is not looking:
     varlog doctor > findings || mail -s 'not well' oncall@example.org < findings
 
-JSON: healthy, version, manager, nodes, nodes_answering, streams,
-streams_running, doing (sentences), findings: a list of objects: kind (a word
+JSON: healthy, version, manager, leader, term, repositories,
+repositories_answering, nodes, nodes_answering, streams, streams_running, doing (sentences), findings: a list of objects: kind (a word
 that scripts can rely on, such as node-silent), severity, subject, what,
 seconds (for how long), doing (by the manager), person (what you can do).
 """,

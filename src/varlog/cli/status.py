@@ -13,11 +13,13 @@ from varlog.cli.looking import Seen
 from varlog.cli.options import USUAL_CLUSTER, Cluster
 from varlog.cli.output import Column, Output, duration_of, size_of
 from varlog.cli.records import StreamRecord, TopicRecord
-from varlog.core.messages import Finding, NodeInfo, StreamInfo
+from varlog.core.messages import Finding, NodeInfo, Standing, StoreInfo, StreamInfo
 from varlog.core.world import Memory
 from varlog.errors import InvalidArgument
 
 EVERY_SECONDS: Final = 1.0
+LONGEST_SILENCE: Final = 1e9
+"""Said of a leader that is gone: JSON has no infinity."""
 
 _STREAM_COLUMNS: Final = (
     Column("stream", right=True),
@@ -39,6 +41,33 @@ _NODE_COLUMNS: Final = (
     Column("replicas", right=True),
     Column("free", right=True),
 )
+
+
+_REPOSITORY_COLUMNS: Final = (
+    Column("metadata repository"),
+    Column("role"),
+    Column("term", right=True),
+    Column("hears", right=True),
+    Column("lag", right=True),
+    Column("store answers in", right=True),
+)
+
+
+class RepositoryState(msgspec.Struct):
+    address: str
+    role: str
+    """leading, following, campaigning or loading; empty if it does not answer."""
+    error: str
+    """Why it does not answer."""
+    term: int = 0
+    leader: str = ""
+    leader_silent: float = 0.0
+    """For how many seconds, at most, it had not heard of the leader in the store."""
+    lag: float = 0.0
+    """Seconds that the decision being written has been waiting for the store."""
+    nodes: int = 0
+    """How many storage nodes it hears."""
+    store: StoreInfo | None = None
 
 
 class NodeState(msgspec.Struct):
@@ -88,6 +117,10 @@ class ClusterState(msgspec.Struct):
     nodes: list[NodeState]
     topics: list[TopicRecord]
     streams: list[StreamState]
+    leader: str = ""
+    """The metadata repository that leads."""
+    term: int = 0
+    repositories: list[RepositoryState] = []
 
 
 async def status(
@@ -120,11 +153,15 @@ async def status(
 def state_of(examination: Examination) -> ClusterState:
     seen = examination.seen
     metadata = seen.metadata
+    repositories = [_repository_state(address, found) for address, found in seen.repositories.items()]
     return ClusterState(
         healthy=not examination.problems,
         version=metadata.version,
         manager=metadata.manager,
         manager_answers=not seen.manager_error,
+        leader=next((it.address for it in repositories if it.role == "leading"), ""),
+        term=max((it.term for it in repositories), default=0),
+        repositories=repositories,
         problems=[_sentence(found) for found in examination.problems],
         notes=[_sentence(found) for found in examination.notes],
         doing=list(examination.doing),
@@ -136,6 +173,22 @@ def state_of(examination: Examination) -> ClusterState:
 
 def _sentence(found: Finding) -> str:
     return f"{found.subject}: {found.what}"
+
+
+def _repository_state(address: str, found: Standing | str) -> RepositoryState:
+    if isinstance(found, str):
+        return RepositoryState(address, "", found)
+    return RepositoryState(
+        address,
+        found.role,
+        "",
+        found.term,
+        found.leader,
+        min(found.silence, LONGEST_SILENCE),
+        found.lag,
+        found.nodes,
+        found.store,
+    )
 
 
 def _node_state(node: NodeInfo, examination: Examination) -> NodeState:
@@ -189,6 +242,9 @@ def show(output: Output, state: ClusterState) -> None:
     for note in state.notes:
         output.line(f"  - {note}")
     output.line()
+    if len(state.repositories) > 1:
+        output.table(_REPOSITORY_COLUMNS, map(repository_row, state.repositories))
+        output.line()
     output.table(_NODE_COLUMNS, map(node_row, state.nodes))
     output.line()
     output.table(records.TOPIC_COLUMNS, map(records.topic_row, state.topics))
@@ -214,6 +270,15 @@ def doing_of(state: ClusterState) -> list[str]:
     if not state.manager_answers:
         return ["the manager does not answer: varlog doctor"]
     return [f"the manager: {sentence}" for sentence in state.doing] or ["the manager has nothing to do"]
+
+
+def repository_row(repository: RepositoryState) -> tuple[object, ...]:
+    if not repository.role:
+        return repository.address, "does not answer", "", "", "", ""
+    store = repository.store
+    answers = f"{store.round_trip * 1000:.1f} ms" if store is not None else ""
+    lag = f"{repository.lag:.1f} s"
+    return repository.address, repository.role, repository.term, repository.nodes, lag, answers
 
 
 def node_row(node: NodeState) -> tuple[object, ...]:

@@ -40,6 +40,7 @@ from varlog.core.messages import (
     Fingerprint,
     GetFingerprint,
     GetInfo,
+    GetStanding,
     HoldLogStream,
     Info,
     Managed,
@@ -53,6 +54,7 @@ from varlog.core.messages import (
     ReplaceNode,
     Scrub,
     ScrubState,
+    Standing,
     StreamInfo,
     SyncLogStream,
     TopicInfo,
@@ -297,6 +299,22 @@ class Admin:
         answer = await self._session.asking.ask(request_of, deadline, of=link)
         assert isinstance(answer, Fingerprint)
         return answer
+
+    async def repositories(self, *, timeout: float | None = None) -> dict[str, Standing | errors.VarlogError]:
+        """How each of the metadata repositories that this client knows is, by address: which one leads, in which term,
+        how it reaches its store. Of one that does not answer, why."""
+        deadline = self._deadline(timeout)
+        asking, links = self._session.asking, self._session.repositories
+        answers = await asyncio.gather(
+            *(asking.ask(GetStanding, deadline, of=link) for link in links), return_exceptions=True
+        )
+        found: dict[str, Standing | errors.VarlogError] = {}
+        for link, answer in zip(links, answers, strict=True):
+            if not isinstance(answer, Standing | errors.VarlogError):
+                assert isinstance(answer, BaseException)
+                raise answer
+            found[link.address] = answer
+        return found
 
     async def manager(self, *, timeout: float | None = None) -> str:
         """Where the manager is, once it can be reached; `Unreachable` says why it cannot."""

@@ -265,6 +265,11 @@ class MetadataRepository:
         self._observe(Branch.RULE1_FENCED)
         self._step_down()
 
+    @property
+    def awaits_store(self) -> bool:
+        """Whether a decision is being written."""
+        return self._write is not None
+
     def _answer_tails(self) -> None:
         self._tails.answer(self.state, self._version_revision)
 

@@ -48,6 +48,7 @@ def health(server: MetadataRepositoryServer) -> Health:
         "term": int(standing.term),
         "leader": standing.leader or None,
         "leader_silent_seconds": min(standing.silence, LONGEST_SILENCE),
+        "lag_seconds": standing.lag,
         "version": int(repository.state.version),
         "storage_nodes": len(repository.state.nodes),
         "storage_nodes_connected": server.nodes,
@@ -86,6 +87,11 @@ def declare(metrics: Metrics, server: MetadataRepositoryServer) -> None:
     metrics.counter("varlog_metadata_version", "Decisions made in all.", lambda: repository.state.version)
     metrics.gauge("varlog_metadata_term", "The leadership.", lambda: keeper.standing().term)
     metrics.gauge("varlog_metadata_leads", "1 if this one leads.", lambda: repository.role is Role.LEADING)
+    metrics.gauge(
+        "varlog_metadata_lag_seconds",
+        "For how long the decision that is being written has been waiting for the store.",
+        lambda: server.lag,
+    )
     if isinstance(keeper, JournalKeeper):
         metrics.counter("varlog_journal_syncs", "Groups of decisions synced to disk.", lambda: keeper.groups)
     else:

@@ -114,6 +114,9 @@ class MetadataRepositoryServer:
         self.peers = Peers()
         self._heard: dict[int, float] = {}
         """When each storage node was last heard."""
+        self._awaited = Version(0)
+        self._awaited_since = self._loop.time()
+        """Since when that decision has been awaited, or none at all."""
         self.branches: Counter[object] = Counter()
         self.repository = MetadataRepository(keeper.store, self._send, self._observe)
         self.repository.on_turn_of_role = self._on_turn_of_role
@@ -247,6 +250,15 @@ class MetadataRepositoryServer:
             self.repository.tick(time.time())
         except errors.VarlogError as error:
             self._fail(error)
+        if not self.repository.awaits_store or self.repository.state.version != self._awaited:
+            self._awaited, self._awaited_since = self.repository.state.version, self._loop.time()
+
+    @property
+    def lag(self) -> float:
+        """For how many seconds the decision that is being written has been waiting for the store."""
+        version = self.repository.state.version
+        is_late = self.repository.awaits_store and version == self._awaited
+        return self._loop.time() - self._awaited_since if is_late else 0.0
 
     def standing(self, request: int) -> Standing:
         """How it is."""
@@ -260,6 +272,7 @@ class MetadataRepositoryServer:
             said.address if isinstance(said, NotLeading) else self.address,
             self.repository.state.version if leads else Version(0),
             self.keeper.silence(),
+            self.lag,
             self.nodes,
             self.keeper.health(),
             self.keeper.members(),

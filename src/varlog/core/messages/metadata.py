@@ -125,11 +125,13 @@ class Standing(Message, frozen=True):
     """The last one decided, if it leads."""
     silence: float
     """For how many seconds, at most, the leader had not been heard of in the store."""
+    lag: float
+    """For how many seconds the decision that is being written has been waiting for the store."""
     nodes: int
-    """How many storage nodes are connected to it."""
+    """How many storage nodes it hears."""
     store: StoreInfo
     members: tuple[tuple[str, int], ...] = ()
-    """(address, connected storage nodes) of all that share the store."""
+    """(address, storage nodes that it hears) of all that share the store."""
 
 
 class GetTail(Message, frozen=True):
