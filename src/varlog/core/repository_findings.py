@@ -1,4 +1,4 @@
-"""What can be wrong with the metadata repositories and their store: one is silent, hears too few, or waits for the store.
+"""What can be wrong with the metadata repositories and their store: one is silent, hears too few, waits for the store.
 
 They are told by whoever has asked each of them how it stands (`Standing`); the manager sees only the one that leads.
 """
@@ -29,7 +29,9 @@ def findings_of_repositories(standings: Mapping[str, Standing | str], registered
             yield _silent(address, found, others=len(known))
         else:
             yield from _hears_few(address, found, registered)
-    yield from _unnamed(known)
+    members = {member for found in known.values() for member, _ in found.members}
+    for address in sorted(members - standings.keys() - {found.address for found in known.values()}):
+        yield _unnamed(address)
     for leader in known.values():
         if leader.role == "leading":
             yield from _store(leader)
@@ -58,19 +60,15 @@ def _hears_few(address: str, found: Standing, registered: int) -> Iterator[Findi
         )
 
 
-def _unnamed(known: Mapping[str, Standing]) -> Iterator[Finding]:
-    members = {address for found in known.values() for address, _ in found.members}
-    for address in sorted(members - {found.address for found in known.values()}):
-        if address not in known:
-            yield finding(
-                "repository-unnamed",
-                Severity.NOTE,
-                f"metadata repository {address}",
-                "shares the store, and either does not answer or is not named in the cluster file: clients from here "
-                "would not find it if it led",
-                person="name it among metadata_repositories in the cluster file, and in metadata_repository of all "
-                "daemons; or stop it",
-            )
+def _unnamed(address: str) -> Finding:
+    return finding(
+        "repository-unnamed",
+        Severity.NOTE,
+        f"metadata repository {address}",
+        "shares the store, and is not named in the cluster file: clients from here would not find it if it led",
+        person="name it among metadata_repositories in the cluster file, and in metadata_repository of all daemons; or "
+        "stop it",
+    )
 
 
 def _store(leader: Standing) -> Iterator[Finding]:
