@@ -19,12 +19,11 @@ import varlog
 from tests.cluster.cluster import CID, TOPIC, Cluster, Files
 from tests.cluster.load import load_on
 from varlog.cli import main
+from varlog.daemon.service import Exit
 from varlog.errors import Lost
 from varlog.sim.history import History, Kind, Outcome
 
 ENTRIES = 20
-VIOLATION = 4
-"""The exit code of a process that stops to protect data."""
 Captured = pytest.CaptureFixture[bytes]
 
 
@@ -129,13 +128,19 @@ def test_rule5_nodes_stop_when_an_old_backup_is_restored_and_a_rebuild_brings_al
             assert await cluster.vmr.stop() == 0
             assert (await operator.run("backup", operator.metadata, old))["topics"] == 1
             await cluster.start(cluster.vmr)
+            restarted, *others = cluster.nodes
+            assert await restarted.stop() == 0
+            await cluster.start(restarted)
+            await cluster.settled()
             since = await grow(cluster, "since")
             assert await cluster.vmr.stop() == 0
             restored = await operator.run("restore", old, operator.metadata, "--replace")
             await cluster.start(cluster.vmr)
-            for node in cluster.nodes:
-                assert await node.ended() == VIOLATION
+            for node in others:
+                assert await node.ended() == Exit.PROTECTED
                 assert "its metadata was restored from an older state" in node.said()
+            assert await restarted.ended() == Exit.ENVIRONMENT
+            assert "empty nothing: varlog metadata rebuild" in restarted.said()
             await cluster.kill(cluster.vmr, *cluster.managers)
 
             surveys = await operator.survey()
