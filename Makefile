@@ -73,6 +73,7 @@ sim: $(STAMP) ## look for a seed that breaks the log; takes the better part of a
 .PHONY: soak
 soak: $(STAMP) ## put real clusters through faults, and the wire through garbage, for minutes (ROUNDS=30 SEED=1)
 	$(RUN) -m tests.cluster.soak --rounds $(ROUNDS) --seed $(SEED)
+	$(RUN) -m tests.cluster.meta_soak --rounds $(ROUNDS) --seed $(SEED)
 	$(RUN) -m tests.metarepo.etcd_soak --seconds 60 --seed $(SEED)
 	$(RUN) -m tests.pipeline.soak
 	$(RUN) -m tests.wire.fuzz --seconds 120 --seed $(SEED)

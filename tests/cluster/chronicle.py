@@ -108,6 +108,7 @@ class Chronicle:
     def check(self, tellings: Tellings) -> None:
         """Of everything that was written and told. To be called when all has ended, and it is complete."""
         assert not self.gap
+        assert tellings.commits
         terms = [leader.term for leader in self.leaders]
         assert terms == sorted(set(terms)), "every leader raises the term"
         versions = [written.version for written in self.written]

@@ -29,11 +29,13 @@ from varlog.sim.history import Kind, Outcome
 
 MetaScenario = Callable[[ClusterOnEtcd, Load, Random], Awaitable[None]]
 
-GOES_ON_SECONDS: Final = 12.0
+GOES_ON_SECONDS: Final = 15.0
 """So soon appends go on without whoever is gone; many processes share few processors here."""
 SHORT_PAUSE: Final = 3.0
 LONG_PAUSE: Final = 15.0
 LOST_MAJORITY_SECONDS: Final = 3.0
+SETTLED_SECONDS: Final = 4.0
+"""Everybody has noticed by then who is not heard any more."""
 UNKNOWNS: Final = 8
 
 
@@ -111,6 +113,8 @@ async def pause_leader_for_long(cluster: ClusterOnEtcd, load: Load, _rng: Random
 async def _pause_leader(cluster: ClusterOnEtcd, load: Load, seconds: float) -> None:
     """It hangs, and does not know it when it goes on: as if it still led. It can do nothing but find out."""
     leader, term = await cluster.leader(), cluster.chronicle.term
+    writes = cluster.writes[leader.name]
+    assert writes.succeeded_since(0) > 0
     leader.pause()
     hung = asyncio.create_task(pause(seconds))
     await another_leads(cluster, load, term)
@@ -120,7 +124,7 @@ async def _pause_leader(cluster: ClusterOnEtcd, load: Load, seconds: float) -> N
     await load.grows()
     await _follows(leader)
     if await cluster.leader() is not leader:
-        assert cluster.writes[leader.name].succeeded_since(resumed) == 0
+        assert writes.succeeded_since(resumed) == 0
 
 
 async def _follows(repository: Daemon) -> None:
@@ -134,21 +138,33 @@ async def _follows(repository: Daemon) -> None:
     await until(has_said)
 
 
-async def cut_leader_off_etcd(cluster: ClusterOnEtcd, load: Load, rng: Random) -> None:
+async def cut_leader_off_etcd(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
     """The nodes still hear it, and it them."""
-    leader = await cluster.leader()
-    await _cut_off(cluster, load, rng, cluster.ways_to_etcd(leader))
+    await _cut_off(cluster, load, cluster.ways_to_etcd(await cluster.leader()), silently=False)
 
 
-async def cut_leader_off_nodes(cluster: ClusterOnEtcd, load: Load, rng: Random) -> None:
+async def cut_leader_off_etcd_silently(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
+    """The same, but nothing tells it: what it says does not arrive, and it hears nothing."""
+    await _cut_off(cluster, load, cluster.ways_to_etcd(await cluster.leader()), silently=True)
+
+
+async def cut_leader_off_nodes(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
     """It still reaches etcd, and the clients and managers it."""
-    leader = await cluster.leader()
-    await _cut_off(cluster, load, rng, cluster.ways_of_nodes(leader))
+    await _cut_off(cluster, load, cluster.ways_of_nodes(await cluster.leader()), silently=False)
 
 
-async def _cut_off(cluster: ClusterOnEtcd, load: Load, rng: Random, ways: list[BreakingProxy]) -> None:
+async def cut_leader_off_nodes_silently(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
+    await _cut_off(cluster, load, cluster.ways_of_nodes(await cluster.leader()), silently=True)
+
+
+async def cut_leader_off_some_nodes(cluster: ClusterOnEtcd, load: Load, rng: Random) -> None:
+    """It still hears one of them; the others hear all."""
+    ways = cluster.ways_of_nodes(await cluster.leader())
+    await _cut_off(cluster, load, rng.sample(ways, k=2), silently=rng.random() < 0.5)
+
+
+async def _cut_off(cluster: ClusterOnEtcd, load: Load, ways: list[BreakingProxy], *, silently: bool) -> None:
     term = cluster.chronicle.term
-    silently = rng.random() < 0.5
     for way in ways:
         if silently:
             way.block()
@@ -159,6 +175,22 @@ async def _cut_off(cluster: ClusterOnEtcd, load: Load, rng: Random, ways: list[B
     for way in ways:
         await way.heal()
     await load.grows(10)
+
+
+async def silence_node(cluster: ClusterOnEtcd, load: Load, rng: Random) -> None:
+    """No metadata repository hears one of the nodes, which is no reason for another one to lead."""
+    node = rng.choice(cluster.nodes)
+    ways = [cluster.proxies[f"{node.name} to {repository.name}"] for repository in cluster.repositories]
+    for way in ways:
+        way.block()
+    await goes_on_without(cluster, load, node)
+    await pause(SETTLED_SECONDS)
+    term = cluster.chronicle.term
+    await pause(SETTLED_SECONDS)
+    assert cluster.chronicle.term == term
+    for way in ways:
+        await way.heal()
+    await has_all(cluster)
 
 
 async def lose_requests(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
@@ -260,7 +292,11 @@ ON_REPOSITORIES: Final[tuple[MetaScenario, ...]] = (
     pause_leader,
     pause_leader_for_long,
     cut_leader_off_etcd,
+    cut_leader_off_etcd_silently,
     cut_leader_off_nodes,
+    cut_leader_off_nodes_silently,
+    cut_leader_off_some_nodes,
+    silence_node,
     lose_requests,
     lose_answers,
 )
