@@ -53,7 +53,7 @@ MAX_QUEUED_APPENDS: Final = 8192
 CLIENT_APPENDS_IN_FLIGHT: Final = 8192
 CLIENT_BYTES_IN_FLIGHT: Final = 32 * MIB
 """Of one client's appends; beyond either of them an append waits for room."""
-CLIENT_SCAN_BYTES: Final = 1 * MIB
+CLIENT_SCAN_BYTES: Final = 2 * MIB
 """What a scan or a subscription asks a replica for at a time: it fits into the sockets' buffers, so the replica has
 sent the next by the time the client has dealt with this one."""
 CLIENT_READ_AHEAD_BYTES: Final = 8 * MIB

@@ -14,7 +14,6 @@ import asyncio
 import atexit
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -25,6 +24,7 @@ import varlog
 from varlog import errors
 from varlog.client import cluster as clusters
 from varlog.spark.options import Connection
+from varlog.spark.settling import is_worker, settle
 from varlog.wire.tls import TlsFiles
 
 IDLE_SECONDS: Final = 60.0
@@ -87,6 +87,7 @@ class Connections:
 
     def ask(self, connection: Connection, question: Callable[[varlog.Log], Coroutine[Any, Any, _T]]) -> _T:
         """Ask the log something that changes nothing; again, if that could help."""
+        settle()
 
         async def asked() -> _T:
             for attempt in range(connection.retries + 1):
@@ -245,12 +246,3 @@ def _shipped() -> Path | None:
     from pyspark import SparkFiles  # noqa: PLC0415
 
     return Path(SparkFiles._root_directory) if SparkFiles._root_directory else None
-
-
-def is_worker() -> bool:
-    """Whether this is a process that Spark runs tasks in."""
-    if "pyspark" not in sys.modules:
-        return False
-    from pyspark import SparkFiles  # noqa: PLC0415
-
-    return SparkFiles._is_running_on_worker

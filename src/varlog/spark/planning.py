@@ -179,7 +179,7 @@ def _cut(points: Sequence[int], most: int, edges: Sequence[int]) -> list[tuple[i
 async def mean_bytes(log: varlog.Log, begin: int, end: int) -> float:
     """About how large an entry of [begin, end) is, at least 1."""
     step = max(1, (end - begin) // SAMPLES)
-    sizes = [await _bytes_at(log, position) for position in range(begin, end, step)[:SAMPLES]]
+    sizes = await asyncio.gather(*(_bytes_at(log, position) for position in range(begin, end, step)[:SAMPLES]))
     return max(1.0, sum(sizes) / max(1, len(sizes)))
 
 

@@ -14,11 +14,9 @@ something is no longer there ends in `DataLoss`, or goes on behind it where the 
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Collection, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from functools import cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -30,8 +28,9 @@ from varlog.client.archived import ArchivedBatch
 from varlog.client.entries import EntryBatch
 from varlog.client.reading import Batches
 from varlog.spark.columns import COLUMNS, record_batch
-from varlog.spark.connections import connections, is_worker
+from varlog.spark.connections import connections
 from varlog.spark.options import Connection
+from varlog.spark.settling import settle
 
 _log: Final = logging.getLogger(__name__)
 
@@ -51,7 +50,7 @@ def read_range(
     Readers with different numbers for `affinity` spread over the replicas. `log_streams` are those whose entries are
     wanted, if not all are.
     """
-    _settle()
+    settle()
     with connections.log(connection) as log:
         position, failures = begin, 0
         while position < end:
@@ -72,16 +71,6 @@ def read_range(
                 connections.run(asyncio.sleep(connection.retry_interval))
             finally:
                 scan.close()
-
-
-@cache
-def _settle() -> None:
-    """Once in a process: spare it from looking through all that was imported when it collects garbage.
-
-    Spark's workers collect it after every task, which takes longer than a small task does.
-    """
-    if is_worker():
-        gc.freeze()
 
 
 class _Group(NamedTuple):
