@@ -15,7 +15,17 @@ from tests.cluster.proxy import BreakingProxy, Direction
 from tests.metarepo.etcds import Counter, ask, commit, opened, own_prefix, revision_of, value_of
 from tests.wire.certificates import Authority
 from varlog import limits
-from varlog.core.store import Committed, CompareFailed, KeyValue, Lease, Put, ReadResult, Txn, WatchEvents, WatchNotice
+from varlog.core.store import (
+    Committed,
+    CompareFailed,
+    KeyValue,
+    Put,
+    ReadResult,
+    Remaining,
+    Txn,
+    WatchEvents,
+    WatchNotice,
+)
 from varlog.errors import (
     Busy,
     Compacted,
@@ -156,18 +166,20 @@ def test_a_watch_that_comes_back_too_late_is_told_so(etcd: EtcdCluster, monkeypa
     asyncio.run(scenario())
 
 
-def test_what_is_under_way_when_the_store_is_closed_is_answered(etcd: EtcdCluster) -> None:
+def test_a_store_that_is_closed_says_nothing_more(etcd: EtcdCluster) -> None:
     async def scenario() -> None:
-        async with between(etcd) as (proxy, store, _):
+        async with between(etcd) as (proxy, store, direct):
             proxy.block()
             outcomes: list[object] = []
             store.txn(Txn((), (Put("a", b"1"),)), outcomes.append)
             store.read(("a",), outcomes.append)
             store.watch("", 0, outcomes.append)
             await store.close()
-            assert sorted(type(outcome).__name__ for outcome in outcomes) == ["OutcomeUnknown", "StoreUnavailable"]
-            with pytest.raises(Busy):
-                store.read(("a",), outcomes.append)
+            store.read(("a",), outcomes.append)
+            await proxy.heal()
+            await commit(direct, "a", b"2")
+            assert outcomes == []
+            assert store.pending == 0
 
     asyncio.run(scenario())
 
@@ -309,13 +321,33 @@ def ask_for_passwords(etcd: EtcdCluster) -> None:
         gateway(etcd, f"/v3/auth/{step}", body)
 
 
+async def use_everything(store: EtcdStore) -> None:
+    """Whoever may read and write the keys needs no other right."""
+    lease = await ask(store.lease_grant, 5)
+    for number in range(8):
+        assert isinstance(await ask(store.txn, Txn((), (Put("a", b"%d" % number, lease.id),))), Committed)
+    while store.pending:
+        assert isinstance(await ask(store.read_prefix, ""), ReadResult)
+    assert "compacted" not in store.health().error
+    told: asyncio.Queue[WatchNotice] = asyncio.Queue()
+    store.watch("", 1, told.put_nowait)
+    assert isinstance(await asyncio.wait_for(told.get(), 10), Compacted)
+    assert isinstance(await ask(store.lease_remaining, lease.id), Remaining)
+    assert await ask(store.lease_keep_alive, lease.id) == lease
+    assert await ask(store.lease_revoke, lease.id) == lease
+    assert await value_of(store, "a") is None
+
+
 def password_file(path: Path, password: str, mode: int = 0o600) -> str:
     path.write_text(f"{password}\n")
     path.chmod(mode)
     return str(path)
 
 
-def test_a_user_and_a_password_are_needed_where_they_are_asked_for(tmp_path: Path) -> None:
+def test_a_user_and_a_password_are_needed_where_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WATCH_HISTORY_REVISIONS", 4)
     good = EtcdOptions(user="varlog", password_file=password_file(tmp_path / "good", "right"))
     wrong = EtcdOptions(user="varlog", password_file=password_file(tmp_path / "wrong", "left"))
     readable = EtcdOptions(user="varlog", password_file=password_file(tmp_path / "readable", "right", 0o644))
@@ -337,7 +369,7 @@ def test_a_user_and_a_password_are_needed_where_they_are_asked_for(tmp_path: Pat
                 await etcd.members[0].start()
                 await counter.up()
                 await counter.check()
-                assert isinstance(await ask(store.lease_grant, 5), Lease)
+                await use_everything(store)
 
     asyncio.run(scenario())
 

@@ -32,6 +32,7 @@ LONG: Final = aiohttp.ClientTimeout(
     total=limits.ETCD_READ_SECONDS, sock_connect=limits.ETCD_CONNECT_SECONDS, sock_read=limits.ETCD_SECONDS
 )
 """For an answer that may be large: it comes, as long as some of it comes."""
+_LOGIN: Final = aiohttp.ClientTimeout(total=limits.ETCD_LOGIN_SECONDS, sock_connect=limits.ETCD_CONNECT_SECONDS)
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=limits.ETCD_CONNECT_SECONDS)
 _LARGE: Final = 1 << 20
 _NOTHING_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
@@ -80,6 +81,8 @@ class Endpoints:
         self._all = [_Endpoint(name, address.base(name)) for name in address.endpoints]
         self._current = self._all[0]
         self._tls = FileTls(options) if address.tls else None
+        self._login: asyncio.Task[Exception | None] | None = None
+        """Under way; it ends with why it failed, if it did."""
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
             cookie_jar=aiohttp.DummyCookieJar(),
@@ -101,6 +104,9 @@ class Endpoints:
 
     async def close(self) -> None:
         self._leave_streams(self._current)
+        if self._login is not None:
+            self._login.cancel()
+            await asyncio.wait((self._login,))
         await self._session.close()
 
     async def call(self, path: str, body: bytes, timeout: aiohttp.ClientTimeout = _TIMEOUT) -> bytes:  # noqa: ASYNC109
@@ -190,7 +196,7 @@ class Endpoints:
         if not self._options.user:
             return
         try:
-            self._take_token(await self.call("/v3/auth/authenticate", self._credentials()))
+            self._take_token(await self.call("/v3/auth/authenticate", self._credentials(), _LOGIN))
         except EtcdRefusal as e:
             raise EtcdRefused(f"etcd does not let user {self._options.user} in: {e}") from None
 
@@ -199,16 +205,35 @@ class Endpoints:
     async def _ask(self, endpoint: _Endpoint, path: str, body: bytes, timeout: aiohttp.ClientTimeout) -> bytes:  # noqa: ASYNC109
         if endpoint.status is None:
             await self._prepare(endpoint)
+        shown = self._headers
         try:
             return await self._post(endpoint, path, body, timeout)
         except EtcdRefusal as e:
             if not e.wants_token or not self._options.user:
                 raise
-        try:
-            self._take_token(await self._post(endpoint, "/v3/auth/authenticate", self._credentials(), _TIMEOUT))
-        except (Unanswered, SecretUnusable) as e:
-            raise NotSent(str(e)) from None
+        if shown is self._headers:
+            await self._log_in_anew(endpoint)
         return await self._post(endpoint, path, body, timeout)
+
+    async def _log_in_anew(self, endpoint: _Endpoint) -> None:
+        """A member that was restarted has forgotten whom it has let in, and refuses everything that is under way at
+        once. All of that waits for one login: etcd makes passwords costly to try."""
+        if self._login is None:
+            self._login = asyncio.ensure_future(self._try_login(endpoint))
+        failed = await asyncio.shield(self._login)
+        if failed is not None:
+            raise failed
+
+    async def _try_login(self, endpoint: _Endpoint) -> Exception | None:
+        try:
+            self._take_token(await self._post(endpoint, "/v3/auth/authenticate", self._credentials(), _LOGIN))
+        except EtcdRefusal as e:
+            return e
+        except (NotSent, Unanswered, SecretUnusable, *gateway.MALFORMED) as e:
+            return NotSent(str(e))
+        finally:
+            self._login = None
+        return None
 
     async def _prepare(self, endpoint: _Endpoint) -> None:
         """Nothing is asked of a member before it has said who it is."""

@@ -10,7 +10,7 @@ one it may rise by more than one from write to write. And history is forgotten f
 another cluster that is far behind is told `Compacted`, and reads anew.
 
 Everything belongs to the event loop it was opened in. Callbacks come from tasks of the store, never from inside a call;
-what they raise goes to the loop's exception handler. After `close` every request has been answered and nothing is told.
+what they raise goes to the loop's exception handler. After `close` nothing is answered or told any more.
 """
 
 from __future__ import annotations
@@ -118,9 +118,9 @@ class EtcdStore:
         return store
 
     async def close(self) -> None:
-        """End everything; what is under way is answered as unavailable or unknown."""
+        """End everything. What is under way may still take effect."""
         self._closed = True
-        await asyncio.sleep(0)  # a task that never began would never answer
+        await asyncio.sleep(0)  # what has been asked for has begun then, and can be ended
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -149,15 +149,15 @@ class EtcdStore:
 
     def txn(self, txn: Txn, done: Callable[[TxnOutcome], None]) -> None:
         check_txn(txn, self.max_value_bytes)
-        self._request(self._txn(txn), done, _lost_write)
+        self._request(self._txn(txn), done)
 
     def read(self, keys: Sequence[str], done: Callable[[ReadOutcome], None]) -> None:
         if len(keys) > limits.METADATA_TXN_OPERATIONS:
             raise InvalidArgument(f"at most {limits.METADATA_TXN_OPERATIONS} keys are read at once")
-        self._request(self._read(self._keys.read(keys)), done, _lost_read)
+        self._request(self._read(self._keys.read(keys)), done)
 
     def read_prefix(self, prefix: str, done: Callable[[ReadOutcome], None]) -> None:
-        self._request(self._read_prefix(prefix), done, _lost_read)
+        self._request(self._read_prefix(prefix), done)
 
     def watch(self, prefix: str, after_revision: int, notify: Callable[[WatchNotice], None]) -> EtcdWatch:
         watch = EtcdWatch(self._endpoints, self._keys, prefix, after_revision, notify)
@@ -167,34 +167,36 @@ class EtcdStore:
 
     def lease_grant(self, ttl: int, done: Callable[[LeaseOutcome], None]) -> None:
         check_ttl(ttl)
-        self._request(self._lease_grant(ttl), done, _lost_write)
+        self._request(self._lease_grant(ttl), done)
 
     def lease_keep_alive(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
-        self._request(self._lease_keep_alive(lease), done, _lost_write)
+        self._request(self._lease_keep_alive(lease), done)
 
     def lease_remaining(self, lease: LeaseID, done: Callable[[RemainingOutcome], None]) -> None:
-        self._request(self._lease_remaining(lease), done, _lost_read)
+        self._request(self._lease_remaining(lease), done)
 
     def lease_revoke(self, lease: LeaseID, done: Callable[[LeaseOutcome], None]) -> None:
-        self._request(self._lease_revoke(lease), done, _lost_write)
+        self._request(self._lease_revoke(lease), done)
 
     # Tasks
 
-    def _request(self, work: Coroutine[Any, Any, T], done: Callable[[T], None], lost: Callable[[], T]) -> None:
-        if self._closed or self.pending >= limits.ETCD_REQUESTS:
+    def _request(self, work: Coroutine[Any, Any, T], done: Callable[[T], None]) -> None:
+        if self._closed:
             work.close()
-            raise Busy("the metadata store is closed" if self._closed else "too many requests to etcd are under way")
+            return
+        if self.pending >= limits.ETCD_REQUESTS:
+            work.close()
+            raise Busy("too many requests to etcd are under way")
         self.pending += 1
-        self._start(self._answer(work, done, lost))
+        self._start(self._answer(work, done))
 
-    async def _answer(self, work: Coroutine[Any, Any, T], done: Callable[[T], None], lost: Callable[[], T]) -> None:
+    async def _answer(self, work: Coroutine[Any, Any, T], done: Callable[[T], None]) -> None:
         try:
             outcome = await work
-        except asyncio.CancelledError:
-            work.close()
-            outcome = lost()
-        self.pending -= 1
-        done(outcome)
+        finally:
+            self.pending -= 1
+        if not self._closed:
+            done(outcome)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
@@ -323,14 +325,6 @@ class _History:
             last, size = self._written.popleft()
             self._bytes -= size
         return last
-
-
-def _lost_write() -> OutcomeUnknown:
-    return OutcomeUnknown("the metadata store was closed before etcd answered")
-
-
-def _lost_read() -> StoreUnavailable:
-    return StoreUnavailable("the metadata store was closed before etcd answered")
 
 
 def _no_lease(lease: LeaseID) -> LeaseNotFound:
