@@ -53,6 +53,7 @@ def test_a_cluster_is_named_by_file_directory_or_addresses(tmp_path: Path, monke
         ("cluster = 1", "metadata_repositories"),
         ("metadata_repositories = ['a:1']\ncolour = 'red'", "colour"),
         ("metadata_repositories = ['a:1']\ncluster = 0", "cluster id"),
+        ("metadata_repositories = ['a:1']\ntls_cert = 'cert.pem'", "together or not at all"),
         ("not toml", "cluster.toml"),
     ],
 )

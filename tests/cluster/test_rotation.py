@@ -24,6 +24,8 @@ from tests.cluster.waiting import until
 from tests.wire.certificates import Authority, write
 from varlog import errors
 from varlog.sim.history import Kind, Outcome
+from varlog.spark.connections import connections
+from varlog.spark.options import Connection
 from varlog.wire.secret import Secret, add, promote, retire
 from varlog.wire.tls import TlsFiles
 
@@ -125,6 +127,8 @@ def test_O3_secrets_and_certificates_are_replaced_under_load(tmp_path: Path) -> 
         await until(lambda: all_have_told(cluster, f"read anew, to prove with and to believe: {fingerprint} "))
         mine = machines.tls[CLIENTS]
         assert await shows("--cluster", str(cluster.path))
+        assert await asyncio.to_thread(connections.ask, Connection(str(cluster.path)), varlog.Log.tail) > 0
+        await asyncio.to_thread(connections.close)
         named = zip(("--tls-cert", "--tls-key", "--tls-ca"), map(str, mine), strict=True)
         there = ("--cluster", cluster.vmr.address, "--cid", str(CID), "--secret-file", str(cluster.path / "secret"))
         assert await shows(*there, *(word for pair in named for word in pair))

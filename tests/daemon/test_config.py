@@ -37,6 +37,18 @@ def refusal(config: type[DaemonConfig], flags: dict[str, Any], file: str | None 
     return str(refused.value)
 
 
+def test_certificates_are_given_whole_or_not_at_all(tmp_path: Path) -> None:
+    assert load(StorageNodeConfig, LEAST).tls is None
+    three = {"tls_cert": "/cert", "tls_key": "/key", "tls_ca": "/ca"}
+    assert load(StorageNodeConfig, LEAST | three).tls == ("/cert", "/key", "/ca")
+    for left_out in three:
+        some = {key: value for key, value in three.items() if key != left_out}
+        assert "together or not at all" in refusal(StorageNodeConfig, LEAST | some)
+    file = written(tmp_path, 'tls_cert = "tls/cert.pem"\ntls_key = "tls/key.pem"\ntls_ca = "/ca.pem"\n')
+    in_file = load(StorageNodeConfig, LEAST, file).tls
+    assert in_file == (str(tmp_path / "tls" / "cert.pem"), str(tmp_path / "tls" / "key.pem"), "/ca.pem")
+
+
 def test_defaults() -> None:
     node = load(StorageNodeConfig, LEAST)
     assert node == StorageNodeConfig(volumes=["/v"], secret_file="/s")

@@ -19,12 +19,18 @@ class Authority:
         self._ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
 
     def issue(
-        self, directory: Path, *hosts: str, name: str = "node", expired: bool = False, trusts: Authority | None = None
+        self,
+        directory: Path,
+        *hosts: str,
+        name: str = "node",
+        days: int = 100,
+        expired: bool = False,
+        trusts: Authority | None = None,
     ) -> TlsFiles:
         """A certificate for these hosts, its key, and the certificates of the CA to believe: this one, unless another
         one is named."""
         now = dt.datetime.now(dt.UTC)
-        until = now - dt.timedelta(days=1) if expired else now + dt.timedelta(days=1)
+        until = now + dt.timedelta(days=-1 if expired else days)
         issued = self._ca.issue_cert(
             *(hosts or (LOOPBACK, "localhost")), not_after=until, key_type=trustme.KeyType.ECDSA
         )

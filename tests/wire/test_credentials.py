@@ -228,6 +228,19 @@ def test_half_of_what_is_replaced_is_not_taken(tmp_path: Path, caplog: pytest.Lo
     run(main())
 
 
+def test_a_certificate_that_will_expire_soon_is_told_once_a_day(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret, _ = secret_files(tmp_path)
+    credentials = FileCredentials(secret, Authority().issue(tmp_path, days=13))
+    assert credentials.tls is not None
+    assert credentials.tls.not_after in caplog.text
+    assert caplog.text.count("renew it") == 1
+    caplog.clear()
+    assert FileCredentials(secret, Authority().issue(tmp_path, days=20)).tls is not None
+    assert not caplog.text
+
+
 def test_what_cannot_be_used_at_the_start_is_raised(tmp_path: Path) -> None:
     secret, _ = secret_files(tmp_path)
     with pytest.raises(errors.SecretUnusable, match="No such file"):

@@ -29,6 +29,10 @@ _SETTLED_NS: Final = 100_000_000
 """A file that was changed less than this ago might be changed again within the same tick of the file system's clock
 and not look it; so it is read again at the next look."""
 
+_WARN_SECONDS: Final = 14 * 86400.0
+_WARN_AGAIN_SECONDS: Final = 86400.0
+"""How long before its end a certificate is complained about, and how often."""
+
 _T = TypeVar("_T")
 
 
@@ -107,9 +111,9 @@ class FileCredentials:
             return f"to prove with and to believe: {', '.join(secret.fingerprints())}"
 
         self._secret = Watched(f"secret file {secret_file}", [secret_file], lambda: Secret.load(secret_file), tell)
-        self._tls = (
-            Watched(f"certificate {tls.cert}", tls, lambda: Tls.load(tls), Tls.describe) if tls is not None else None
-        )
+        self._cert = f"certificate {tls.cert}" if tls is not None else ""
+        self._tls = Watched(self._cert, tls, lambda: Tls.load(tls), Tls.describe) if tls is not None else None
+        self._warned = 0.0
 
     @property
     def secret(self) -> Secret:
@@ -117,4 +121,13 @@ class FileCredentials:
 
     @property
     def tls(self) -> Tls | None:
-        return self._tls.value if self._tls is not None else None
+        if self._tls is None:
+            return None
+        tls = self._tls.value
+        now = time.time()
+        if tls.expires - now < _WARN_SECONDS and now - self._warned >= _WARN_AGAIN_SECONDS:
+            self._warned = now
+            _log.warning(
+                "%s is good until %s, and then nobody talks to this process: renew it", self._cert, tls.not_after
+            )
+        return tls

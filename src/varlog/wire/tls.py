@@ -81,6 +81,8 @@ class Tls:
         self._accepting = _context(files, server=True)
         certificate = _shake_hands_with_itself(files, self._accepting)
         self.not_after: Final = str(certificate["notAfter"])
+        self.expires: Final = ssl.cert_time_to_seconds(self.not_after)
+        """When it does, in seconds since 1970."""
         self.serial: Final = str(certificate["serialNumber"])
         self.believed: Final = [str(ca["serialNumber"]) for ca in self._dialing.get_ca_certs()]
 
