@@ -104,6 +104,8 @@ MAX_ETCD_PREFIX: Final = 255
 ETCD_SECONDS: Final = 1.0
 """What a request waits for an answer. Then another member is asked, and of a write the outcome is unknown."""
 ETCD_CONNECT_SECONDS: Final = 0.5
+ETCD_LOGIN_SECONDS: Final = 5.0
+"""etcd makes passwords costly to try, and a member that was just started has much else to do."""
 ETCD_LOOK_SECONDS: Final = 2.0
 """How often a member is asked how it is: so long a watch may go on waiting for one that is dead."""
 ETCD_VALUE_BYTES: Final = 1 * MIB
