@@ -5,6 +5,9 @@ acknowledged is on disk as often as there are replicas, but all of them fail tog
 first look. What it leaves behind is opened again by the next start.
 
 The directory holds `metadata`, `node-1` to `node-n`, `secret`, and `cluster.toml`, by which clients find the cluster.
+
+With `etcd`, metadata is kept in an etcd of its own instead of in the directory `metadata`: three members, which are
+processes, with their data in the directory `etcd`; and there are two metadata repositories, of which one leads.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ class EmbeddedCluster:
         self.path = path
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Ends with the error that made a daemon stop to protect data."""
-        self.repository: MetadataRepositoryServer
+        self.repositories: list[MetadataRepositoryServer] = []
         self.manager: ManagerServer
         self.nodes: list[StorageNodeServer] = []
         self._running = AsyncExitStack()
@@ -57,12 +60,14 @@ class EmbeddedCluster:
         streams: int = 1,
         nodes: int = NODES,
         listen: str = ANY_PORT,
+        etcd: bool = False,
     ) -> EmbeddedCluster:
         """Start what the directory holds, or make it: `nodes` storage nodes, and a topic of `streams` log streams if
         there is none of that name. Clients are served at `listen`."""
         cluster = cls(Path(path))
+        check_kind(cluster.path, etcd=etcd)
         try:
-            await asyncio.wait_for(cluster._start(topic, streams, nodes, listen), START_SECONDS)
+            await asyncio.wait_for(cluster._start(topic, streams, nodes, listen, etcd), START_SECONDS)
         except TimeoutError:
             await cluster.stop()
             raise errors.DeadlineExceeded(f"the cluster in {path} did not start within {START_SECONDS:g} s") from None
@@ -71,15 +76,13 @@ class EmbeddedCluster:
             raise
         return cluster
 
-    async def _start(self, topic: str, streams: int, nodes: int, listen: str) -> None:
+    async def _start(self, topic: str, streams: int, nodes: int, listen: str, etcd: bool) -> None:
         secret_file = prepare(self.path, nodes)
         files = OSFileSystem()
-        about = MetadataRepositoryConfig(
-            path=str(self.path / "metadata"), secret_file=secret_file, listen=listen, http=None
-        )
-        self.repository = await MetadataRepositoryServer.start(about, files, self._fail)
-        self._running.push_async_callback(self.repository.stop)
-        address = self.repository.address
+        for about in await self._metadata_configs(secret_file, listen, etcd):
+            self.repositories.append(await MetadataRepositoryServer.start(about, files, self._fail))
+            self._running.push_async_callback(self.repositories[-1].stop)
+        address = self.address
         manager = ManagerConfig(secret_file=secret_file, listen=ANY_PORT, metadata_repository=address, http=None)
         self.manager = await ManagerServer.start(manager)
         self._running.push_async_callback(self.manager.stop)
@@ -96,8 +99,26 @@ class EmbeddedCluster:
             self.nodes.append(await StorageNodeServer.start(node, files, self._fail))
             self._running.push_async_callback(self.nodes[-1].stop)
         await self._register(topic, streams, nodes)
-        known = ClusterFile((address,), CID, Path(secret_file).name, topic)
-        write_file(self.path / CLUSTER_FILE, known)
+        addresses = tuple(repository.address for repository in self.repositories)
+        write_file(self.path / CLUSTER_FILE, ClusterFile(addresses, CID, Path(secret_file).name, topic))
+
+    async def _metadata_configs(self, secret_file: str, listen: str, etcd: bool) -> list[MetadataRepositoryConfig]:
+        if not etcd:
+            path = str(self.path / "metadata")
+            return [MetadataRepositoryConfig(path=path, secret_file=secret_file, listen=listen, http=None)]
+        from varlog.etcdserver import EtcdCluster  # noqa: PLC0415  # few need one
+
+        members = await self._running.enter_async_context(EtcdCluster(self.path / "etcd"))
+        return [
+            MetadataRepositoryConfig(
+                store=members.url("varlog"),
+                etcd_any_version=not members.program.is_sound,
+                secret_file=secret_file,
+                listen=place,
+                http=None,
+            )
+            for place in (listen, ANY_PORT)
+        ]
 
     async def _register(self, topic: str, streams: int, nodes: int) -> None:
         manager = self.manager
@@ -125,8 +146,8 @@ class EmbeddedCluster:
 
     @property
     def address(self) -> str:
-        """Where clients find the cluster."""
-        return self.repository.address
+        """Where clients find the cluster; several addresses are separated by commas."""
+        return ",".join(repository.address for repository in self.repositories)
 
     async def stop(self) -> None:
         """Stop every daemon; what was acknowledged is on disk."""
@@ -134,6 +155,14 @@ class EmbeddedCluster:
         if self.failed.done() and not self.failed.cancelled():
             self.failed.exception()
         self.failed.cancel()
+
+
+def check_kind(path: Path, *, etcd: bool) -> None:
+    """Refuse to begin anew beside metadata of the other kind: the storage nodes know of that."""
+    other = path / ("metadata" if etcd else "etcd")
+    if other.is_dir() and any(other.iterdir()):
+        made, way = ("without", "drop --etcd") if etcd else ("with", "add --etcd")
+        raise errors.BadConfig(f"{path} was made {made} an etcd; {way}, or name another directory")
 
 
 def prepare(path: Path, nodes: int) -> str:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.shell import Dev, Shell, ended, line_of
+from tests.cli.test_administration import assert_documented
+from varlog.cli import manual
 
 
 def test_it_keeps_what_was_appended(bare: Shell, tmp_path: Path) -> None:
@@ -38,6 +40,27 @@ def test_it_tells_a_newcomer_what_to_do(bare: Shell) -> None:
         assert bare.run("append", "--cluster", "here", "--topic", "mine", "hello").text == "appended 1 entry: GLSN 2\n"
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, "stopping\n")
+
+
+def test_O3_with_etcd_there_are_two_metadata_repositories_of_which_one_leads(bare: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "varlog-data"
+    dev = Dev(path, "--etcd", "--nodes", "1")
+    assert bare.run("append", "kept in etcd", "--json").record["glsn"] == 1
+    state = bare.run("status", "--json").record
+    assert_documented(manual.STATUS, state["repositories"][0])
+    assert_documented(manual.STATUS, state["repositories"][0]["store"])
+    roles = {it["address"]: it["role"] for it in state["repositories"]}
+    assert sorted(roles.values()) == ["following", "leading"]
+    assert ",".join(roles) == dev.about["address"]
+    assert (roles[state["leader"]], state["term"], state["problems"]) == ("leading", 1, [])
+    assert "metadata repository" in bare.run("status").text
+    assert "2 of 2 metadata repositories answer" in bare.run("doctor").text
+    assert dev.stop() == (0, "")
+    code, _, err = bare.run("dev", "--data", str(path), "--port", "0")
+    assert (code, "was made with an etcd; add --etcd" in err) == (2, True)
+    dev = Dev(path, "--etcd", "--nodes", "1")
+    assert bare.run("tail").text == "1  kept in etcd\n"
+    assert dev.stop() == (0, "")
 
 
 def test_a_directory_in_use_is_refused(bare: Shell, dev: Dev) -> None:

@@ -31,6 +31,7 @@ def dev(
     nodes: Positive = NODES,
     topic: Annotated[str, Parameter(metavar="NAME")] = DEFAULT_TOPIC,
     streams: Positive = 1,
+    etcd: Annotated[bool, Parameter(negative=())] = False,
     json: JSON = False,
 ) -> None:
     """Run a cluster.
@@ -47,10 +48,12 @@ def dev(
         The topic that is made if it is not there.
     streams
         How many log streams it is made with.
+    etcd
+        Keep the metadata in an etcd of its own, three processes, with two metadata repositories.
     """
     cluster = _Dev(data, Output(json=json))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(cluster.run(port=port, nodes=nodes, topic=topic, streams=streams))
+        runner.run(cluster.run(port=port, nodes=nodes, topic=topic, streams=streams, etcd=etcd))
 
 
 class _Dev:
@@ -60,11 +63,13 @@ class _Dev:
         self._data = data
         self._output = output
 
-    async def run(self, *, port: int, nodes: int, topic: str, streams: int) -> None:
+    async def run(self, *, port: int, nodes: int, topic: str, streams: int, etcd: bool) -> None:
         """From start to stop."""
         stopping = asyncio.ensure_future(self._told_to_stop())
         starting = asyncio.ensure_future(
-            EmbeddedCluster.start(self._data, topic=topic, streams=streams, nodes=nodes, listen=f"{HOST}:{port}")
+            EmbeddedCluster.start(
+                self._data, topic=topic, streams=streams, nodes=nodes, listen=f"{HOST}:{port}", etcd=etcd
+            )
         )
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

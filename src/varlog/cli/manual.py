@@ -43,6 +43,10 @@ What they store lies in ./varlog-data and is there again at the next start. A
 topic is made, and a cluster file is written that the other commands and
 varlog.connect() find by themselves in this directory.
 
+With --etcd the metadata is kept in an etcd of three members, as a cluster of
+several machines has it. One is looked for on the path; if there is none, run
+python -m varlog.etcdserver, which brings one without being root.
+
 It runs until Ctrl-C or SIGTERM, and then stops cleanly.
 """,
     """Examples
@@ -55,6 +59,10 @@ It runs until Ctrl-C or SIGTERM, and then stops cleanly.
   a second one, with data elsewhere and four log streams:
     varlog dev --data /tmp/other --port 9200 --streams 4
     varlog tail --cluster /tmp/other
+
+  metadata in etcd, and two metadata repositories, of which one leads:
+    varlog dev --data /tmp/other --etcd
+    varlog status --cluster /tmp/other
 
   in a script: any free ports, one JSON line when it is ready:
     varlog dev --port 0 --json
@@ -236,8 +244,8 @@ have, behind: entries its slowest replica lacks, waiting, and copies: node,
 source, copied, of), leader (the metadata repository that leads), term,
 repositories (address, role, error, term, leader, leader_silent: seconds, lag:
 seconds that a decision has been waiting for the store, nodes: how many it
-hears, store: name, endpoint, release, round_trip, total_bytes, used_bytes and
-error, as a list).
+hears, store: name, endpoint, release, round_trip: seconds, total_bytes,
+used_bytes and error).
 """,
 )
 

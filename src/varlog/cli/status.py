@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -13,7 +13,7 @@ from varlog.cli.looking import Seen
 from varlog.cli.options import USUAL_CLUSTER, Cluster
 from varlog.cli.output import Column, Output, duration_of, size_of
 from varlog.cli.records import StreamRecord, TopicRecord
-from varlog.core.messages import Finding, NodeInfo, Standing, StoreInfo, StreamInfo
+from varlog.core.messages import Finding, NodeInfo, Standing, StreamInfo
 from varlog.core.world import Memory
 from varlog.errors import InvalidArgument
 
@@ -67,7 +67,8 @@ class RepositoryState(msgspec.Struct):
     """Seconds that the decision being written has been waiting for the store."""
     nodes: int = 0
     """How many storage nodes it hears."""
-    store: StoreInfo | None = None
+    store: dict[str, Any] = {}
+    """Its name, and for an etcd how it is reached: as `varlog.core.messages.StoreInfo` has it."""
 
 
 class NodeState(msgspec.Struct):
@@ -187,7 +188,7 @@ def _repository_state(address: str, found: Standing | str) -> RepositoryState:
         min(found.silence, LONGEST_SILENCE),
         found.lag,
         found.nodes,
-        found.store,
+        msgspec.structs.asdict(found.store),
     )
 
 
@@ -275,8 +276,7 @@ def doing_of(state: ClusterState) -> list[str]:
 def repository_row(repository: RepositoryState) -> tuple[object, ...]:
     if not repository.role:
         return repository.address, "does not answer", "", "", "", ""
-    store = repository.store
-    answers = f"{store.round_trip * 1000:.1f} ms" if store is not None else ""
+    answers = f"{repository.store['round_trip'] * 1000:.1f} ms"
     lag = f"{repository.lag:.1f} s"
     return repository.address, repository.role, repository.term, repository.nodes, lag, answers
 
