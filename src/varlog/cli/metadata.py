@@ -199,7 +199,7 @@ def survey_metadata(
             "uncommitted": listed,
         }
     )
-    output.line(f"wrote {out} ({size_of(size)}): storage node {found.snid}, {len(found.replicas)} log streams")
+    output.line(f"wrote {out} ({size_of(size)}): storage node {found.snid}, log streams {len(found.replicas)}")
     if loose:
         output.line("on disk without a commit context:")
         _show_loose(output, loose)
