@@ -297,11 +297,13 @@ def test_more_than_fits_into_one_answer_is_read_as_of_one_revision(
 # Who is let in
 
 
-def gateway(etcd: EtcdCluster, path: str, body: Mapping[str, object]) -> None:
+def gateway(etcd: EtcdCluster, path: str, body: Mapping[str, object], token: str = "") -> dict[str, str]:
     """What an operator does with etcdctl."""
-    url = etcd.members[0].client_url + path
-    with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as reply:
-        reply.read()
+    headers = {"Authorization": token} if token else {}
+    request = urllib.request.Request(etcd.members[0].client_url + path, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as reply:
+        answer: dict[str, str] = json.load(reply)
+    return answer
 
 
 def ask_for_passwords(etcd: EtcdCluster) -> None:

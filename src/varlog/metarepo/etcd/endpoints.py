@@ -35,6 +35,8 @@ LONG: Final = aiohttp.ClientTimeout(
 _LOGIN: Final = aiohttp.ClientTimeout(total=limits.ETCD_LOGIN_SECONDS, sock_connect=limits.ETCD_CONNECT_SECONDS)
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=limits.ETCD_CONNECT_SECONDS)
 _LARGE: Final = 1 << 20
+_AUTHENTICATE: Final = "/v3/auth/authenticate"
+_PLAIN: Final = {"Content-Type": "application/json"}
 _NOTHING_SENT: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 _FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -76,7 +78,7 @@ class Endpoints:
         self._options = options
         self._any_version = any_version
         self._cluster = 0
-        self._headers: dict[str, str] = {"Content-Type": "application/json"}
+        self._headers = _PLAIN
         self._clock = asyncio.get_running_loop().time
         self._all = [_Endpoint(name, address.base(name)) for name in address.endpoints]
         self._current = self._all[0]
@@ -196,7 +198,7 @@ class Endpoints:
         if not self._options.user:
             return
         try:
-            self._take_token(await self.call("/v3/auth/authenticate", self._credentials(), _LOGIN))
+            self._take_token(await self.call(_AUTHENTICATE, self._credentials(), _LOGIN))
         except EtcdRefusal as e:
             raise EtcdRefused(f"etcd does not let user {self._options.user} in: {e}") from None
 
@@ -226,7 +228,7 @@ class Endpoints:
 
     async def _try_login(self, endpoint: _Endpoint) -> Exception | None:
         try:
-            self._take_token(await self._post(endpoint, "/v3/auth/authenticate", self._credentials(), _LOGIN))
+            self._take_token(await self._post(endpoint, _AUTHENTICATE, self._credentials(), _LOGIN))
         except EtcdRefusal as e:
             return e
         except (NotSent, Unanswered, SecretUnusable, *gateway.MALFORMED) as e:
@@ -259,11 +261,12 @@ class Endpoints:
     async def _post(self, endpoint: _Endpoint, path: str, body: bytes, timeout: aiohttp.ClientTimeout) -> bytes:  # noqa: ASYNC109
         begin = self._clock()
         data = body if len(body) < _LARGE else io.BytesIO(body)
+        headers = self._headers if path != _AUTHENTICATE else _PLAIN  # with an old token no login is accepted
         try:
             async with self._session.post(
                 endpoint.url(path),
                 data=data,
-                headers=self._headers,
+                headers=headers,
                 timeout=timeout,
                 ssl=self._ssl,
                 allow_redirects=False,
@@ -283,7 +286,7 @@ class Endpoints:
         return gateway.encode({"name": self._options.user, "password": self._options.password()})
 
     def _take_token(self, answer: bytes) -> None:
-        self._headers = {**self._headers, "Authorization": gateway.decode_token(answer)}
+        self._headers = {**_PLAIN, "Authorization": gateway.decode_token(answer)}
 
     # Which member
 
