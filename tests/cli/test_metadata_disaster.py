@@ -1,4 +1,5 @@
-"""Metadata is lost, or an old backup of it is restored: real processes on real files, and the commands that help.
+"""Metadata is lost, is restored from an old backup, or moves to another store: real processes, real files, and the
+commands that help.
 
 After a rebuild the log is judged by what clients were told before: whatever was acknowledged at a position that the
 disks know of is there, and all else is listed.
@@ -18,9 +19,11 @@ import pytest
 import varlog
 from tests.cluster.cluster import CID, TOPIC, Cluster, Files
 from tests.cluster.load import load_on
+from tests.metarepo.test_backup import on_etcd
 from varlog.cli import main
 from varlog.daemon.service import Exit
 from varlog.errors import Lost
+from varlog.etcdserver import EtcdCluster
 from varlog.sim.history import History, Kind, Outcome
 
 ENTRIES = 20
@@ -161,3 +164,35 @@ async def grow(cluster: Cluster, name: str) -> dict[int, bytes]:
     entries = [f"{name} {number}".encode() for number in range(ENTRIES)]
     async with varlog.connect(cluster.path) as log:
         return {(await log.append(entry)).glsn: entry for entry in entries}
+
+
+def test_O2_a_cluster_moves_from_its_journal_to_etcd_and_back(
+    tmp_path: Path, capfdbinary: Captured, etcd: EtcdCluster
+) -> None:
+    """The metadata repository is stopped for it; everybody else runs on, and notices nothing but that."""
+
+    async def scenario() -> None:
+        async with Cluster(tmp_path / "cluster") as cluster:
+            operator = Operator(cluster, capfdbinary)
+            options, where = cluster.vmr.options, on_etcd(etcd)
+            any_version = () if etcd.program.is_sound else ("--etcd-any-version",)
+            entries = await grow(cluster, "in the journal")
+            assert await cluster.vmr.stop() == 0
+            await operator.run("copy", operator.metadata, where, *any_version)
+            shutil.rmtree(options.pop("path"))
+            options |= {"store": where} | ({} if etcd.program.is_sound else {"etcd_any_version": "true"})
+            await cluster.start(cluster.vmr)
+            entries |= await grow(cluster, "on etcd")
+            running = str(cluster.path / "running.backup")
+            assert (await operator.run("backup", where, running, *any_version))["storage_nodes"] == len(cluster.nodes)
+            assert await cluster.vmr.stop() == 0
+            await operator.run("copy", where, operator.metadata, "--cid", str(CID), *any_version)
+            for name in ("store", "etcd_any_version"):
+                options.pop(name, None)
+            options["path"] = operator.metadata
+            await cluster.start(cluster.vmr)
+            entries |= await grow(cluster, "in the journal again")
+            assert await entries_of(cluster) == entries
+            assert entries.keys() == set(range(1, 3 * ENTRIES + 1))
+
+    asyncio.run(scenario())
