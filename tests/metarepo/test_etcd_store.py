@@ -367,7 +367,7 @@ def test_a_user_and_a_password_are_needed_where_they_are_asked_for(
             async with opened(etcd, prefix="mine", options=good) as store:
                 counter = await Counter.at(store)
                 await counter.up()
-                await etcd.members[0].kill()  # it forgets whom it has let in
+                await etcd.members[0].kill()
                 await etcd.members[0].start()
                 await counter.up()
                 await counter.check()
