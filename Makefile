@@ -48,7 +48,7 @@ typecheck: $(STAMP) ## mypy --strict over everything
 
 .PHONY: bench
 bench: $(STAMP) ## measure everything; writes tables, pictures and JSON to benchmarks/results
-	failed=0; for part in core cluster faults spark; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
+	failed=0; for part in core cluster faults meta spark; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
 
 .PHONY: bench-core
 bench-core: $(STAMP) ## measure storage, metadata and simulator
@@ -61,6 +61,10 @@ bench-cluster: $(STAMP) ## measure a cluster of real processes on this machine; 
 .PHONY: bench-faults
 bench-faults: $(STAMP) ## measure how long appends wait when nodes fail, rejoin, move; takes twenty minutes (RUNS=20)
 	$(RUN) -m benchmarks.faults --runs $(RUNS)
+
+.PHONY: bench-meta
+bench-meta: $(STAMP) ## measure metadata in etcd: leaders killed and paused, latency, rate, size; takes ten minutes (RUNS=20)
+	$(RUN) -m benchmarks.meta --runs $(RUNS)
 
 .PHONY: bench-spark
 bench-spark: $(STAMP) ## measure source, stream and archive on Spark beside Parquet; takes five minutes

@@ -124,15 +124,14 @@ async def grow(directory: Path) -> tuple[float, float]:
     return sizes[0], sizes[1]
 
 
-def measure(directory: Path) -> list[Row]:
-    before, after = asyncio.run(grow(directory))
+def row(before: float, after: float) -> Row:
     note = f"MiB of the largest database file after {2 * CUTS} cuts; the limit is its size after {CUTS}"
-    return [Row("etcd-size", after, "MiB", f"after {CUTS:,} cuts", before, after / before, "<=", 1.1, note)]
+    return Row("etcd-size", after, "MiB", f"after {CUTS:,} cuts", before, after / before, "<=", 1.1, note)
 
 
 def main() -> int:
     with scratch() as directory:
-        return report("etcd-size", measure(directory))
+        return report("etcd-size", [row(*asyncio.run(grow(directory)))])
 
 
 if __name__ == "__main__":

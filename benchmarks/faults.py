@@ -26,6 +26,7 @@ from benchmarks.cluster import Progress, alone
 from benchmarks.faults_load import Verdict
 from benchmarks.faults_runs import BEFORE, BIN, SHOWN, Outcome, Stage, stage
 from benchmarks.harness import Row, report, scratch
+from varlog.processes import LocalCluster
 
 RUNS: Final = 20
 KINDS: Final[Mapping[str, Callable[[Stage, int], Awaitable[None]]]] = {
@@ -134,7 +135,7 @@ async def run(directory: Path, kinds: Sequence[str], runs: int, kept: Kept) -> N
     tell = Progress()
     for kind in kinds:
         tell(kind)
-        async with stage(directory / kind, tell) as here:
+        async with stage(LocalCluster(directory / kind), tell) as here:
             await KINDS[kind](here, runs)
             kept.add(kind, here.outcome)
 

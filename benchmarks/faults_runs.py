@@ -11,7 +11,6 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import Final
 
@@ -134,10 +133,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(directory: Path, tell: Callable[[str], None]) -> AsyncIterator[Stage]:
-    """A new cluster of three, and its end."""
+async def stage(cluster: LocalCluster, tell: Callable[[str], None]) -> AsyncIterator[Stage]:
+    """A new cluster, and its end."""
     async with (
-        LocalCluster(directory) as cluster,
+        cluster,
         varlog.connect(cluster.path, timeout=CLIENT_SECONDS) as log,
         varlog.admin(cluster.path, timeout=CLIENT_SECONDS) as operator,
     ):
@@ -150,7 +149,7 @@ async def stage(directory: Path, tell: Callable[[str], None]) -> AsyncIterator[S
             raise
         finally:
             await traffic.close()
-    shutil.rmtree(directory)
+    shutil.rmtree(cluster.path)
 
 
 def node_of(cluster: LocalCluster, snid: int) -> Daemon:
