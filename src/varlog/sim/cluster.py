@@ -181,11 +181,12 @@ class Cluster:
         snids = [host.snid for host in self.nodes]
         streams = [tuple(self._rng.sample(snids, shape.replication_factor)) for _ in range(shape.streams)]
         process = self.world.process("manager")
-        outsider = self._rng.choice(snids) if shape.outsider else None
-        return ManagerHost(process, self.network, snids, streams, shape.replication_factor, outsider, shape.first)
+        self._outsider = self._rng.choice(snids) if shape.outsider else None
+        return ManagerHost(process, self.network, snids, streams, shape.replication_factor, self._outsider, shape.first)
 
     def _make_second_manager(self) -> ManagerHost:
-        return ManagerHost(self.world.process("manager/2"), self.network, (), (), self.shape.replication_factor)
+        process = self.world.process("manager/2")
+        return ManagerHost(process, self.network, (), (), self.shape.replication_factor, self._outsider)
 
     def _make_clients(self) -> list[ClientHost]:
         shape, shared, rng = self.shape, self._shared, self._rng

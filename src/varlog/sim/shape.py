@@ -66,7 +66,7 @@ class Shape:
             old_backup=rng.random() < 0.2,
             bad_store=rng.random() < 0.5,
             operator_seals=rng.choice((0, 5, 15, 40)),
-            outsider=nodes > replication_factor and rng.random() < 0.3,
+            outsider=nodes > replication_factor and rng.random() < 0.6,
             managers=rng.choice((1, 1, 2)),
             operations=rng.choice((0, 4, 12)),
         )
