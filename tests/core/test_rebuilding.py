@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.core.pasts import BYTES, NODES, TOPIC, Past, node
 from varlog.core.metastate import Checkpoint, MetadataState, Node, Topic
@@ -225,3 +227,43 @@ def test_topics_are_named_as_wanted_or_by_their_number(past: Past) -> None:
     assert rebuild(past.surveys(), Wishes()).topics[0].name == "topic-1"
     with pytest.raises(InvalidArgument, match="no storage node holds anything of topic 2"):
         rebuild(past.surveys(), Wishes({TopicID(2): "log"}))
+
+
+@st.composite
+def pasts(draw: st.DrawFn) -> tuple[Past, list[NodeSurvey]]:
+    """Any cuts, and disks that have synced any number of commit contexts; they tell of all of these, or of the last."""
+    lsids = range(1, draw(st.integers(1, 4)) + 1)
+    past = Past(*lsids)
+    for _ in range(draw(st.integers(0, 8))):
+        counts = {lsid: draw(st.integers(0, 3)) for lsid in lsids}
+        if any(counts.values()):
+            past.cut({lsid: count for lsid, count in counts.items() if count})
+    told, extra, synced = draw(st.sampled_from([1, 2, 1000])), draw(st.integers(0, 2)), st.integers(10, past.version)
+    surveys = [
+        node(snid, *(past.replica(lsid, until=draw(synced), told=told, extra=extra) for lsid in lsids))
+        for snid in NODES
+    ]
+    return past, surveys
+
+
+@given(pasts())
+def test_O1_whatever_the_disks_have_no_position_changes_its_entry(given_past: tuple[Past, list[NodeSurvey]]) -> None:
+    """Every commit context on some disk holds, and what is not accounted for is lost or beyond all that was given."""
+    past, surveys = given_past
+    rebuilt = rebuild(surveys, LOST)
+    state = rebuilt.checkpoint.state
+    synced = {cc for survey in surveys for replica in survey.replicas for cc in replica.commits}
+    (topic,) = rebuilt.topics
+    lost = {position for begin, end in topic.lost for position in range(begin, end)}
+    there: set[int] = set()
+    for lsid, commits in past.commits.items():
+        stream = state.streams[LogStreamID(lsid)]
+        kept = [cc for cc in commits if cc.llsn_end <= stream.llsn_end]
+        assert {cc for cc in commits if cc in synced} <= set(kept)
+        assert stream.last_glsn == (kept[-1].glsn_end - 1 if kept else 0)
+        there |= {position for cc in kept for position in range(cc.glsn_begin, cc.glsn_end)}
+        held = rebuilt.checkpoint.held.get(LogStreamID(lsid), [])
+        assert held == kept[len(kept) - len(held) :]
+    assert there | lost >= set(range(1, topic.last + 1))
+    assert topic.last >= past.hwm
+    assert state.topics[TOPIC].hwm == topic.last
