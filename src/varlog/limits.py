@@ -91,6 +91,8 @@ METADATA_VALUE_BYTES: Final = 8 * MIB
 METADATA_TXN_OPERATIONS: Final = 128
 METADATA_STORE_BYTES: Final = 1024 * MIB
 MAX_LEASE_SECONDS: Final = 86400
+SURVEY_COMMITS: Final = 1024
+"""Of each replica that a survey tells, the last ones: more than one that fell behind lacks."""
 
 # Metadata stores of our own
 MAX_STAGED_REQUESTS: Final = 4096

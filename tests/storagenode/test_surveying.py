@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.owner import IDENTITY, PATH, Owner, options
-from varlog import errors
+from varlog import errors, limits
 from varlog.core.identity import boot_of, proof_of
 from varlog.core.proving import Held
 from varlog.core.surveys import NodeSurvey
 from varlog.sim.disk import SimDisk
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.logfiles import publish
-from varlog.storagenode import surveying
 from varlog.storagenode.replicas import REMOVED_NAME
 from varlog.storagenode.surveying import survey
 from varlog.storagenode.volumes import Volumes
@@ -66,7 +65,7 @@ def test_B8_where_a_replica_ends_is_told(disk: SimDisk) -> None:
 
 
 def test_only_the_last_commit_contexts_are_told(disk: SimDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(surveying, "COMMITS", 20)
+    monkeypatch.setattr(limits, "SURVEY_COMMITS", 20)
     start(disk).close()
     owner = Owner(disk)
     commits = []

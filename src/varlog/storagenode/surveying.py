@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Final
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.core.identity import boot_of, proof_of
 from varlog.core.proving import Held
 from varlog.core.surveys import NodeSurvey, ReplicaSurvey, Stored
@@ -25,9 +24,6 @@ from varlog.storagenode import identity
 from varlog.storagenode.replicas import REMOVED_NAME
 from varlog.storagenode.volumes import numbers, read_starts
 from varlog.types import ClusterID, CommitContext, LogStreamID, LogStreamIdentity, StorageNodeID, Version
-
-COMMITS: Final = 1024
-"""So many commit contexts of each replica are told, the last ones: more than a replica that fell behind lacks."""
 
 
 def survey(fs: FileSystem, volumes: Sequence[str], cid: int | None, snid: int | None, time: int) -> NodeSurvey:
@@ -129,8 +125,8 @@ def _replica(
 def _last_commits(reader: LogReader, segments: Sequence[Segment], state: Recovered) -> tuple[CommitContext, ...]:
     """The last commit contexts, read from the segments that hold them and no others."""
     first, count = len(segments), 0
-    while first and count < COMMITS:
+    while first and count < limits.SURVEY_COMMITS:
         first -= 1
         count += reader.index(segments[first]).commits
-    last = list(reader.commits_after_version(tuple(segments[first:]), Version(0)))[-COMMITS:]
+    last = list(reader.commits_after_version(tuple(segments[first:]), Version(0)))[-limits.SURVEY_COMMITS :]
     return tuple(cc for cc in last if cc.llsn_end <= state.committed_llsn_end)
