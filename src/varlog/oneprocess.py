@@ -106,9 +106,12 @@ class EmbeddedCluster:
         if not etcd:
             path = str(self.path / "metadata")
             return [MetadataRepositoryConfig(path=path, secret_file=secret_file, listen=listen, http=None)]
-        from varlog.etcdserver import EtcdCluster  # noqa: PLC0415  # few need one
+        from varlog.etcdserver import EtcdCluster, EtcdFailed  # noqa: PLC0415  # few need one
 
-        members = await self._running.enter_async_context(EtcdCluster(self.path / "etcd"))
+        try:
+            members = await self._running.enter_async_context(EtcdCluster(self.path / "etcd"))
+        except EtcdFailed as error:
+            raise errors.StoreUnavailable(str(error)) from None
         return [
             MetadataRepositoryConfig(
                 store=members.url("varlog"),

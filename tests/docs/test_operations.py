@@ -16,6 +16,7 @@ from varlog.core.world import CLOSED_DEAD_AFTER, DEAD_AFTER
 from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig, load, options
 from varlog.daemon.service import Exit
 from varlog.errors import VarlogError
+from varlog.etcdserver import EtcdCluster
 from varlog.processes import LocalCluster
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
@@ -48,15 +49,19 @@ def test_every_error_is_explained() -> None:
     assert told == {(kind.__name__, code) for code, kind in VarlogError.registry.items()}
 
 
-def test_every_metric_is_explained(tmp_path: Path) -> None:
+def test_every_metric_is_explained(tmp_path: Path, etcd: EtcdCluster) -> None:
     async def exposed() -> dict[str, set[str]]:
         """Which programs have which metric."""
         found: dict[str, set[str]] = {}
+        store, any_version = etcd.url("docs"), not etcd.program.is_sound
+        (on_etcd,) = LocalCluster(tmp_path / "on-etcd", store=store, any_version=any_version).vmrs
+        await on_etcd.start()
         async with LocalCluster(tmp_path, nodes=1) as cluster:
-            for daemon in cluster.daemons:
+            for daemon in (on_etcd, *cluster.daemons):
                 page = await asyncio.to_thread(_get, f"http://{daemon.http}/metrics")
                 for name in re.findall(r"^# TYPE (varlog_\w+)", page, re.MULTILINE):
                     found.setdefault(name, set()).add(daemon.program)
+        assert await on_etcd.stop() == 0
         return found
 
     rows = [row for row in ROWS if row[0].startswith("`varlog_")]
