@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 from cyclopts import Group, Parameter
 
+from varlog.cli.failures import NotConnected
 from varlog.cli.options import JSON, Flag, Identifier
 from varlog.cli.output import Column, Output, size_of
 from varlog.core import rebuilding, surveys
 from varlog.core.metastate import Checkpoint
 from varlog.core.rebuilding import Loose, Rebuilt, Wishes
 from varlog.core.surveys import NodeSurvey
-from varlog.errors import InvalidArgument
+from varlog.errors import InvalidArgument, StoreUnavailable
 from varlog.metarepo import backup, checkedfile, offline
 from varlog.metarepo.backup import Backup, Written
 from varlog.metarepo.etcd.address import EtcdOptions
@@ -38,7 +39,7 @@ Store = Annotated[str, Parameter(metavar="STORE")]
 File = Annotated[Path, Parameter(metavar="FILE")]
 Replace = Annotated[Flag, Parameter(help="Put it in place of the metadata that is there.")]
 _Text = Annotated[str, Parameter(metavar="FILE", show_default=False)]
-_CID: Final = "The cluster's id, where neither a journal nor a file says it; 1 if it is left out."
+_CID: Final = "The cluster's id, where neither the store nor a file says it; 1 if it is left out."
 
 
 @Parameter(name="*", group=_ETCD)
@@ -60,9 +61,14 @@ class Etcd:
         """Open a store; `makes` lets a directory become one."""
         options = EtcdOptions(self.etcd_user, self.etcd_password_file, self.etcd_ca, self.etcd_cert, self.etcd_key)
         owner = ClusterID(cid) if cid is not None else None
-        async with offline.opened(
+        opening = offline.opened(
             where, OSFileSystem(), owner, makes=makes, etcd=options, any_version=self.etcd_any_version
-        ) as store:
+        )
+        async with AsyncExitStack() as stack:
+            try:
+                store = await stack.enter_async_context(opening)
+            except StoreUnavailable as error:
+                raise NotConnected(error) from error
             yield store
 
 

@@ -43,7 +43,7 @@ from varlog.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
-from varlog.types import Term
+from varlog.types import ClusterID, Term
 
 LeaseID = NewType("LeaseID", int)
 
@@ -55,6 +55,9 @@ revision. The key is under no lease: the term is not forgotten with its leader."
 
 MEMBER_PREFIX = "member/"
 """Each metadata repository has one key here, under its lease: `leading.MemberRecord`."""
+
+CLUSTER_KEY = "cluster"
+"""The id of the cluster whose metadata it is, in digits, where the store itself does not know."""
 
 _DIGITS: Final = 20
 
@@ -206,6 +209,17 @@ def check_txn(txn: Txn, max_value_bytes: int) -> None:
 def check_ttl(ttl: int) -> None:
     if not 1 <= ttl <= limits.MAX_LEASE_SECONDS:
         raise InvalidArgument(f"a lease lives from 1 to {limits.MAX_LEASE_SECONDS} seconds, not {ttl}")
+
+
+def encode_owner(cid: ClusterID) -> bytes:
+    """The value of `CLUSTER_KEY`."""
+    return b"%d" % cid
+
+
+def decode_owner(value: bytes) -> ClusterID:
+    if not value.isdigit() or len(value) > _DIGITS:
+        raise MalformedMetadata(f"{value[:_DIGITS]!r} is no cluster's id")
+    return ClusterID(int(value))
 
 
 def encode_leader(leader: LeaderRecord) -> bytes:

@@ -1,10 +1,10 @@
 """Metadata as a whole: taken out of a store, put into one (M4, rule 5).
 
-A backup holds every key of one revision, but for those that say who leads and who runs; of the leadership it keeps the
-term. Putting it back begins by reading it: the snapshot and the entries since it are replayed, so that a backup that is
-whole and yet makes no sense is refused. What is put is the state they lead to, as one snapshot, in one transaction that
-also raises the term above every one that the backup or the store has known. So a crash leaves all of it or nothing, and
-whoever led the store before finds out with its next write.
+A backup holds every key of one revision, but for those that say who leads, who runs and whose it is; of the leadership
+it keeps the term, and beside the keys the cluster. Putting it back begins by reading it: the snapshot and the entries
+since it are replayed, so that a backup that is whole and yet makes no sense is refused. What is put is the state they
+lead to, as one snapshot, in one transaction that also raises the term above every one that the backup or the store has
+known. So a crash leaves all of it or nothing, and whoever led the store before finds out with its next write.
 
 An older state than the storage nodes have seen is not noticed here: they do, and stop (rule 5).
 """
@@ -19,7 +19,18 @@ import msgspec
 from varlog import errors, limits
 from varlog.core.metarepo import ENTRY_PREFIX, SNAPSHOT_KEY, entry_key
 from varlog.core.metastate import Checkpoint, Cut, CutHistory, MetadataState, decode_entry
-from varlog.core.store import LEADER_KEY, MEMBER_PREFIX, Compare, LeaderRecord, Put, ReadResult, Txn, encode_leader
+from varlog.core.store import (
+    CLUSTER_KEY,
+    LEADER_KEY,
+    MEMBER_PREFIX,
+    Compare,
+    LeaderRecord,
+    Put,
+    ReadResult,
+    Txn,
+    encode_leader,
+    encode_owner,
+)
 from varlog.core.tails import VERSION_KEY
 from varlog.metarepo.offline import OfflineStore, running_in, term_in
 from varlog.types import ClusterID, Term, Version
@@ -33,7 +44,7 @@ class Backup(msgspec.Struct, frozen=True):
     """See the module's text."""
 
     cid: ClusterID | None
-    """Of an etcd it is not known."""
+    """None of an etcd that no `vmr` has claimed."""
     term: Term
     revision: int
     time: int
@@ -56,7 +67,8 @@ async def take(store: OfflineStore, time: int) -> Backup:
     found = await store.read_all()
     if not _is_there(found):
         raise errors.BadBackup(f"there is no metadata in {store.where}")
-    keys = {key: kv.value for key, kv in found.kvs.items() if key != LEADER_KEY and not key.startswith(MEMBER_PREFIX)}
+    left_out = (LEADER_KEY, CLUSTER_KEY)
+    keys = {key: kv.value for key, kv in found.kvs.items() if key not in left_out and not key.startswith(MEMBER_PREFIX)}
     return Backup(store.cid, term_in(found), found.revision, time, keys)
 
 
@@ -119,18 +131,20 @@ async def put(store: OfflineStore, checkpoint: Checkpoint, term: Term, *, replac
         )
     state = checkpoint.state
     leader = LeaderRecord(Term(max(term, term_in(found)) + 1))
-    puts = (
+    puts = [
         Put(LEADER_KEY, encode_leader(leader)),
         Put(VERSION_KEY, b"%d" % state.version),
         Put(SNAPSHOT_KEY, value),
-    )
+    ]
+    if store.names_owner and store.cid is not None:
+        puts.append(Put(CLUSTER_KEY, encode_owner(store.cid)))
     deletes = tuple(key for key in found.kvs if key.startswith(ENTRY_PREFIX))
     if len(puts) + len(deletes) > limits.METADATA_TXN_OPERATIONS:
         raise errors.LimitExceeded(
             f"{store.where} holds {len(deletes)} entries, more than can be replaced at once; put it into an empty store"
         )
-    compares = tuple(_compare(found, key) for key in (LEADER_KEY, VERSION_KEY, SNAPSHOT_KEY))
-    await store.write(Txn(compares, puts, deletes))
+    compares = tuple(_compare(found, key) for key in (LEADER_KEY, VERSION_KEY, SNAPSHOT_KEY, CLUSTER_KEY))
+    await store.write(Txn(compares, tuple(puts), deletes))
     return Written(state.version, leader.term, len(state.topics), len(state.streams), len(state.nodes))
 
 

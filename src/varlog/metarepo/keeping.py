@@ -196,7 +196,13 @@ class EtcdKeeper:
             config.etcd_cert or "",
             config.etcd_key or "",
         )
-        return cls(await open_etcd(config.store, options, any_version=config.etcd_any_version))
+        store = await open_etcd(config.store, options, any_version=config.etcd_any_version)
+        try:
+            await store.claim(ClusterID(config.cluster))
+        except BaseException:
+            await store.close()
+            raise
+        return cls(store)
 
     def begin(self, repository: MetadataRepository, observe: Observe, _fail: Fail) -> None:
         self._repository = repository

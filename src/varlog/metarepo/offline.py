@@ -2,7 +2,7 @@
 
 A directory is an embedded journal, and its lock says that no `vmr` has it. Everything it is asked is written, synced
 and answered at once. An address `etcd://...` is a prefix of an etcd; there the keys of the metadata repositories, which
-go when they stop, say whether one runs.
+go when they stop, say whether one runs, and one of them says whose metadata it is.
 """
 
 from __future__ import annotations
@@ -44,10 +44,20 @@ _T = TypeVar("_T")
 class OfflineStore:
     """See the module's text. Made by `opened`."""
 
-    def __init__(self, where: str, store: MetadataStore, drive: Callable[[], None], cid: ClusterID | None) -> None:
+    def __init__(
+        self,
+        where: str,
+        store: MetadataStore,
+        drive: Callable[[], None],
+        cid: ClusterID | None,
+        *,
+        names_owner: bool = False,
+    ) -> None:
         self.where = where
         self.cid = cid
         """Whose it is, if the store knows."""
+        self.names_owner = names_owner
+        """Whether that stands in a key."""
         self._store = store
         self._drive = drive
 
@@ -124,7 +134,10 @@ async def opened(
     if is_etcd(where):
         store = await open_etcd(where, etcd, any_version=any_version)
         try:
-            yield OfflineStore(where, store, _nothing, cid)
+            owner = await store.owner()
+            if None not in (owner, cid) and owner != cid:
+                raise errors.WrongIdentity(f"{where} is of cluster {owner}, not {cid}")
+            yield OfflineStore(where, store, _nothing, owner or cid, names_owner=True)
         finally:
             await store.close()
         return

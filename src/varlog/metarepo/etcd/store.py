@@ -22,12 +22,15 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from varlog import limits
 from varlog.core.store import (
+    CLUSTER_KEY,
     LEADER_KEY,
     Committed,
+    Compare,
     KeyValue,
     Lease,
     LeaseID,
     LeaseOutcome,
+    Put,
     ReadOutcome,
     ReadResult,
     Remaining,
@@ -37,6 +40,8 @@ from varlog.core.store import (
     WatchNotice,
     check_ttl,
     check_txn,
+    decode_owner,
+    encode_owner,
 )
 from varlog.errors import (
     Busy,
@@ -46,12 +51,14 @@ from varlog.errors import (
     LimitExceeded,
     OutcomeUnknown,
     StoreUnavailable,
+    WrongIdentity,
 )
 from varlog.metarepo.etcd import gateway
 from varlog.metarepo.etcd.address import EtcdAddress, EtcdOptions
 from varlog.metarepo.etcd.endpoints import LONG, Endpoints, NotSent, Unanswered
 from varlog.metarepo.etcd.gateway import COMPACTED, LEASE_NOT_FOUND, MALFORMED, EtcdRefusal, Keys
 from varlog.metarepo.etcd.watching import EtcdWatch
+from varlog.types import ClusterID
 
 T = TypeVar("T")
 
@@ -126,6 +133,27 @@ class EtcdStore:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._endpoints.close()
+
+    async def owner(self) -> ClusterID | None:
+        """The cluster whose metadata this is, if one has claimed it. Raises StoreUnavailable."""
+        outcome = await self._read(self._keys.read((CLUSTER_KEY,)))
+        if not isinstance(outcome, ReadResult):
+            raise outcome
+        found = outcome.kvs.get(CLUSTER_KEY)
+        return None if found is None else decode_owner(found.value)
+
+    async def claim(self, cid: ClusterID) -> None:
+        """Nobody else's metadata is to be here from now on. Raises WrongIdentity if another cluster's is, and
+        StoreUnavailable, OutcomeUnknown or LimitExceeded if it could not be claimed: try again."""
+        owner = await self.owner()
+        if owner is None:
+            put = Put(CLUSTER_KEY, encode_owner(cid))
+            outcome = await self._txn(Txn((Compare(CLUSTER_KEY, 0),), (put,)))
+            owner = await self.owner()
+            if owner is None and isinstance(outcome, Exception):
+                raise outcome
+        if owner != cid:
+            raise WrongIdentity(f"{self.address} is of cluster {owner}, not {cid}")
 
     def health(self) -> EtcdHealth:
         endpoints = self._endpoints
