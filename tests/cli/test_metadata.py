@@ -14,6 +14,7 @@ import pytest
 import varlog
 from tests.cli.shell import Shell
 from tests.metarepo.test_backup import on_etcd
+from varlog.cli.failures import Exit
 from varlog.etcdserver import EtcdCluster
 from varlog.storage.files import OSFileSystem
 from varlog.storagenode.volumes import Volumes
@@ -157,6 +158,11 @@ def test_a_damaged_replica_is_surveyed_as_far_as_it_is_sound(bare: Shell, data: 
 def test_what_cannot_be_done_is_said(bare: Shell, arguments: tuple[str, ...], error: str) -> None:
     assert bare.run("metadata", *arguments, "--json").failure["error"] == error
     assert not any(bare.cluster.iterdir())
+
+
+def test_an_etcd_that_is_not_there_cannot_be_reached(bare: Shell) -> None:
+    done = bare.run("metadata", "backup", "etcd://127.0.0.1:1/varlog", "file", "--json")
+    assert (done.code, done.failure["error"]) == (Exit.UNREACHABLE, "StoreUnavailable")
 
 
 @pytest.mark.parametrize("name", ["log", "=log", "x=log", "1="])
