@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from random import Random
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.cluster.load import Load
 from tests.cluster.on_etcd import ClusterOnEtcd
@@ -23,7 +23,8 @@ from tests.cluster.repairs import goes_on_without, has_all
 from tests.cluster.scenarios import live_through_on
 from tests.cluster.waiting import pause, until
 from tests.metarepo.etcds import leader_of
-from varlog.etcdserver import EtcdCluster
+from varlog import limits
+from varlog.etcdserver import EtcdCluster, EtcdMember
 from varlog.sim.evidence import Evidence
 from varlog.sim.history import Kind, Outcome
 
@@ -37,6 +38,7 @@ LOST_MAJORITY_SECONDS: Final = 3.0
 SETTLED_SECONDS: Final = 4.0
 """Everybody has noticed by then who is not heard any more."""
 UNKNOWNS: Final = 8
+LATE_SECONDS: Final = 1.3 * limits.ETCD_SECONDS
 
 
 async def live_through_on_etcd(
@@ -203,6 +205,18 @@ async def lose_answers(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None
     await _lose(cluster, load, Direction.FROM_TARGET)
 
 
+async def delay_leader(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
+    """What it asks of etcd arrives when it has given up waiting for the answer, and some of it after another leads."""
+    term = cluster.chronicle.term
+    ways = cluster.ways_to_etcd(await cluster.leader())
+    for way in ways:
+        way.delay(LATE_SECONDS, Direction.TO_TARGET)
+    await another_leads(cluster, load, term)
+    for way in ways:
+        await way.heal()
+    await load.grows(10)
+
+
 async def _lose(cluster: ClusterOnEtcd, load: Load, direction: Direction) -> None:
     writes = cluster.writes[(await cluster.leader()).name]
     wanted = writes.lost + UNKNOWNS
@@ -253,6 +267,58 @@ async def lose_etcd_majority(cluster: ClusterOnEtcd, load: Load, rng: Random) ->
         await load.grows(10)
 
 
+# Whole machines
+
+
+class _Machine(NamedTuple):
+    """What would run on one of three machines, here the one that is missed the most: all that leads."""
+
+    member: EtcdMember
+    daemons: tuple[Daemon, ...]
+    node: Daemon
+
+
+async def _machine(cluster: ClusterOnEtcd) -> _Machine:
+    node = await cluster.primary()
+    return _Machine(await leader_of(cluster.etcd), (await cluster.leader(), cluster.manager(), node), node)
+
+
+async def lose_machine(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
+    """A metadata repository, a manager, a member of etcd and a node at once, all of them leading."""
+    term, machine = cluster.chronicle.term, await _machine(cluster)
+    await asyncio.gather(machine.member.kill(), cluster.kill(*machine.daemons))
+    await another_leads(cluster, load, term)
+    await goes_on_without(cluster, load, machine.node)
+    await machine.member.start()
+    await cluster.start(*machine.daemons)
+    await has_all(cluster)
+
+
+async def freeze_machine(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
+    """The same, but they only hang, and none of them knows it afterwards."""
+    term, machine = cluster.chronicle.term, await _machine(cluster)
+    machine.member.pause()
+    for daemon in machine.daemons:
+        daemon.pause()
+    try:
+        await another_leads(cluster, load, term)
+        await goes_on_without(cluster, load, machine.node)
+    finally:
+        machine.member.resume()
+        for daemon in machine.daemons:
+            daemon.resume()
+    await load.grows()
+    await has_all(cluster)
+
+
+async def kill_all(cluster: ClusterOnEtcd, load: Load, _rng: Random) -> None:
+    """Every process, etcd's too."""
+    await asyncio.gather(cluster.kill(), *(member.kill() for member in cluster.etcd.members))
+    await cluster.etcd.start()
+    await cluster.start()
+    await load.grows()
+
+
 # Managers
 
 
@@ -299,6 +365,10 @@ ON_REPOSITORIES: Final[tuple[MetaScenario, ...]] = (
     silence_node,
     lose_requests,
     lose_answers,
+    delay_leader,
 )
 ON_ETCD: Final[tuple[MetaScenario, ...]] = (kill_etcd_leader, pause_etcd_leader, lose_etcd_majority)
 ON_MANAGERS: Final[tuple[MetaScenario, ...]] = (kill_manager, pause_manager)
+ON_MACHINES: Final[tuple[MetaScenario, ...]] = (lose_machine, freeze_machine, kill_all)
+WITHOUT_NODE: Final = (silence_node, lose_machine, freeze_machine, *ON_MANAGERS)
+"""A node is away for a while in these, and copies what it lacks; not while clients trim all but the last moment."""

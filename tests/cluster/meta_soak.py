@@ -22,15 +22,17 @@ from typing import Final
 
 from tests.cluster.meta_scenarios import (
     ON_ETCD,
+    ON_MACHINES,
     ON_MANAGERS,
     ON_REPOSITORIES,
+    WITHOUT_NODE,
     MetaScenario,
     live_through_on_etcd,
 )
 from tests.cluster.soak import tell
 from varlog.etcdserver import EtcdCluster
 
-ALL: Final = {scenario.__name__: scenario for scenario in (*ON_REPOSITORIES, *ON_ETCD, *ON_MANAGERS)}
+ALL: Final = {scenario.__name__: scenario for scenario in (*ON_REPOSITORIES, *ON_ETCD, *ON_MACHINES, *ON_MANAGERS)}
 
 
 async def play(seed: int, only: Sequence[MetaScenario], etcd: EtcdCluster) -> None:
@@ -39,7 +41,7 @@ async def play(seed: int, only: Sequence[MetaScenario], etcd: EtcdCluster) -> No
     directory = Path(tempfile.mkdtemp(prefix="varlog-soak-"))
     begun = monotonic()
     scenarios = tuple(only or rng.sample(list(ALL.values()), k=rng.choice((2, 3))))
-    repositories, trims = rng.choice((2, 3)), rng.random() < 0.5
+    repositories, trims = rng.choice((2, 3)), rng.random() < 0.5 and not set(scenarios) & set(WITHOUT_NODE)
     names = ", ".join(scenario.__name__ for scenario in scenarios)
     tell(f"seed {seed}: {names}; {repositories} metadata repositories{', trims' if trims else ''}")
     await live_through_on_etcd(
