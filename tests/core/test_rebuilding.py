@@ -107,6 +107,10 @@ def test_holes_are_found_by_counting_where_commit_contexts_are_not_told(past: Pa
     with pytest.raises(SurveysIncomplete, match="1 to 12"):
         rebuild(surveys, NAMED)
     assert rebuild(past.surveys(told=1), NAMED).topics[0].last == 13
+    rebuilt = rebuild(surveys, LOST)
+    assert (rebuilt.topics[0].lost, rebuilt.topics[0].last) == (((1, 13),), 13)  # three are missing, and none beyond
+    more = [node(snid, past.replica(1, until=11, told=1, extra=2), past.replica(2, told=1)) for snid in NODES]
+    assert rebuild(more, LOST).topics[0].last == 15
 
 
 def test_what_is_trimmed_is_not_missed(past: Past) -> None:

@@ -321,10 +321,10 @@ def _topic(tpid: TopicID, streams: list[_Stream], wishes: Wishes, state: Metadat
     trim = max(stream.trim for stream in streams)
     hwm = max(trim, *(GLSN(max(s.longest.hwm, s.longest.last_glsn)) for s in streams))
     hwm = max([hwm, *(replica.hwm for stream in streams for replica in stream.replicas.values())])
-    lost = _missing(tpid, streams, trim, hwm)
+    lost, missing = _missing(tpid, streams, trim, hwm)
     uncertain = sum(stream.uncertain for stream in streams)
     if not wishes.without:  # else the missing ones may be of a log stream that nobody here knows of
-        uncertain = max(0, uncertain - sum(end - begin for begin, end in lost))
+        uncertain = max(0, uncertain - missing)
     topic = state.topics[tpid] = _named(tpid, streams, wishes)
     if lost and not wishes.declare_lost:
         raise errors.SurveysIncomplete(
@@ -352,9 +352,9 @@ def _named(tpid: TopicID, streams: Iterable[_Stream], wishes: Wishes) -> Topic:
     return Topic(tpid, name, known.replication_factor, known.min_replicas, archive=known.archive)
 
 
-def _missing(tpid: TopicID, streams: Sequence[_Stream], trim: GLSN, hwm: GLSN) -> list[tuple[GLSN, GLSN]]:
-    """The positions in (trim, hwm] that no commit context names, as spans. Where not every commit context is known, the
-    entries are counted instead."""
+def _missing(tpid: TopicID, streams: Sequence[_Stream], trim: GLSN, hwm: GLSN) -> tuple[list[tuple[GLSN, GLSN]], int]:
+    """The positions in (trim, hwm] that no commit context names, as spans, and how many they are at least. Where not
+    every commit context is known, the entries are counted instead, and the spans are wider."""
     _check_cuts(tpid, streams)
     window = trim
     for stream in streams:
@@ -375,9 +375,11 @@ def _missing(tpid: TopicID, streams: Sequence[_Stream], trim: GLSN, hwm: GLSN) -
         at, before = GLSN(end - 1), lsid
     if at < hwm:
         missing.append((GLSN(at + 1), GLSN(hwm + 1)))
-    if window > trim:
-        missing += _missing_below(tpid, streams, trim, window)
-    return sorted(missing)
+    count = sum(end - begin for begin, end in missing)
+    if window > trim and (below := _missing_below(tpid, streams, trim, window)) is not None:
+        missing.append((GLSN(trim + 1), GLSN(window + 1)))
+        count += below
+    return sorted(missing), count
 
 
 def _check_cuts(tpid: TopicID, streams: Iterable[_Stream]) -> None:
@@ -392,19 +394,20 @@ def _check_cuts(tpid: TopicID, streams: Iterable[_Stream]) -> None:
                 )
 
 
-def _missing_below(tpid: TopicID, streams: Iterable[_Stream], trim: GLSN, window: GLSN) -> list[tuple[GLSN, GLSN]]:
-    """All of (trim, window] unless as many entries are there: it is not known which of them are missing."""
+def _missing_below(tpid: TopicID, streams: Iterable[_Stream], trim: GLSN, window: GLSN) -> int | None:
+    """How many positions in (trim, window] have no entry, though it is not known which; 0 if that cannot be counted,
+    None if all have one."""
     entries = 0
     for stream in streams:
         begins = [replica.trim_llsn for replica in stream.replicas.values() if replica.trim_glsn == trim]
-        if not begins:  # the trim has not reached it, so that its entries cannot be counted from there
-            return [(GLSN(trim + 1), GLSN(window + 1))]
+        if not begins:  # the trim has not reached it
+            return 0
         later = next((cc for cc in stream.chain if cc.glsn_end > window + 1), None)
         end = stream.end if later is None else later.llsn_begin + max(0, window + 1 - later.glsn_begin)
         entries += max(0, end - min(begins))
     if entries > window - trim:
         raise errors.SurveysDisagree(f"topic {tpid} has {entries} entries for {window - trim} positions up to {window}")
-    return [(GLSN(trim + 1), GLSN(window + 1))] if entries < window - trim else []
+    return window - trim - entries or None
 
 
 def _add_lost(tpid: TopicID, lost: Sequence[tuple[GLSN, GLSN]], state: MetadataState) -> None:
