@@ -9,9 +9,10 @@ A page tells one story in one directory, from top to bottom. Of its fenced block
 - `text`, directly after one of these, is what the program prints, or what the command that goes on prints further;
 - `toml` that begins with a comment of a file's name is that file.
 
-Everything else is not run. A line `...` stands for any number of lines. Times, addresses, process ids, fingerprints
-and sizes are compared by their form only, and so are all numbers of a block after `<!-- numbers vary -->`. Well-known
-ports become free ones when commands run, and are put back in what is printed.
+Everything else is not run, nor is a session after `<!-- on ... -->`: that one happens on several machines and is
+followed by `tests/cluster/deployment.py`. A line `...` stands for any number of lines. Times, addresses, process ids,
+fingerprints and sizes are compared by their form only, and so are all numbers of a block after `<!-- numbers vary -->`.
+Well-known ports become free ones when commands run, and are put back in what is printed.
 """
 
 from __future__ import annotations
@@ -264,7 +265,7 @@ def replay(page: str, directory: Path) -> tuple[str, list[str]]:
             match block.tag:
                 case "toml" if named := _FILE.match(block.text):
                     terminal.file(named[1], block.text)
-                case "console":
+                case "console" if not block.remark.startswith("on "):
                     printed = None
                     real.append((block, terminal.session(block.text)))
                 case "python":
