@@ -274,9 +274,10 @@ Exit code 0: all is well, or there are only notes. 4: there are other findings.
     varlog doctor > findings || mail -s 'not well' oncall@example.org < findings
 
 JSON: healthy, version, manager, leader, term, repositories,
-repositories_answering, nodes, nodes_answering, streams, streams_running, doing (sentences), findings: a list of objects: kind (a word
-that scripts can rely on, such as node-silent), severity, subject, what,
-seconds (for how long), doing (by the manager), person (what you can do).
+repositories_answering, nodes, nodes_answering, streams, streams_running, doing
+(sentences), findings: a list of objects: kind (a word that scripts can rely on,
+such as node-silent), severity, subject, what, seconds (for how long), doing (by
+the manager), person (what you can do).
 """,
 )
 
