@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.pasts import BYTES, NODES, TOPIC, Past, node
-from varlog.core.metastate import Checkpoint, MetadataState, Node, Topic
+from varlog.core.metastate import Checkpoint, MetadataState, Node, Stream, Topic
 from varlog.core.rebuilding import VERSIONS_SKIPPED, Wishes, loose_of, rebuild
 from varlog.core.surveys import NodeSurvey
 from varlog.errors import InvalidArgument, SurveysDisagree, SurveysIncomplete
-from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
 
 NAMED = Wishes({TOPIC: "log"})
 LOST = NAMED._replace(declare_lost=True)
@@ -96,7 +96,10 @@ def test_a_hole_is_refused_unless_it_is_declared_lost(past: Past, told: int) -> 
     rebuilt = rebuild(surveys, LOST)
     assert (rebuilt.topics[0].lost, rebuilt.topics[0].last) == (((8, 10),), 10)
     assert rebuilt.checkpoint.state.streams[LS1].last_glsn == 4
-    assert rebuilt.checkpoint.state.streams[LogStreamID(3)].lost_begin == 8
+    (lost,) = rebuilt.checkpoint.state.streams.keys() - {LS1, LS2}
+    assert lost > LS2 + 1  # nothing that a disk may have of a log stream that nobody told of is taken for it
+    assert rebuilt.checkpoint.state.streams[lost].lost_begin == 8
+    assert rebuilt.checkpoint.state.next_lsid > lost
 
 
 def test_holes_are_found_by_counting_where_commit_contexts_are_not_told(past: Past) -> None:
@@ -225,6 +228,25 @@ def test_a_backup_tells_what_nodes_do_not_know(past: Past) -> None:
     assert (topic.hwm, state.nodes[StorageNodeID(1)].address) == (10, "host:9091")
     assert rebuilt.remarks == ["topic 'gone' is in the backup, and no storage node holds anything of it: left out"]
     assert (state.version, state.next_lsid > 70, state.next_tpid > 8) == (5_000_000 + VERSIONS_SKIPPED, True, True)
+
+
+def test_O1_nothing_that_a_backup_knows_of_is_passed_over(past: Past) -> None:
+    """Log stream 2 had moved to nodes 4 and 5 when the backup was made; what node 1 to 3 have of it is older."""
+    known = MetadataState(version=Version(20))
+    known.topics[TOPIC] = Topic(TOPIC, "log", 3, 2, GLSN(12))
+    moved = tuple(map(StorageNodeID, (4, 5)))
+    known.streams[LS2] = Stream(LS2, TOPIC, StreamStatus.RUNNING, Epoch(8), moved, moved[0])
+    known.streams[LogStreamID(9)] = Stream(LogStreamID(9), TOPIC, StreamStatus.RUNNING, Epoch(2), moved[:1], moved[0])
+    wishes = Wishes(known=known)
+    with pytest.raises(SurveysIncomplete, match=r"storage node 4, log streams 2, 9; storage node 5, log streams 2;"):
+        rebuild(past.surveys(), wishes)
+    wishes = wishes._replace(without=frozenset(moved))
+    with pytest.raises(SurveysIncomplete, match="positions 11 to 12 were given"):
+        rebuild(past.surveys(), wishes)
+    rebuilt = rebuild(past.surveys(), wishes._replace(declare_lost=True))
+    state = rebuilt.checkpoint.state
+    assert (state.streams[LS1].epoch, state.streams[LS2].epoch, state.topics[TOPIC].hwm) == (3, 9, 12)
+    assert "log stream 9 is in the backup, and no storage node has a replica of it: left out" in rebuilt.remarks
 
 
 def test_topics_are_named_as_wanted_or_by_their_number(past: Past) -> None:

@@ -12,7 +12,9 @@ Nothing is guessed:
 - A position that some cut gave, and that no commit context names the entry of, may belong to one of those, or to a node
   that is missing. It is declared lost, and only if that is wanted: readers then get an error there, and never silence.
 - Where two nodes contradict each other, nothing is made.
-- What storage nodes do not know is taken from an older backup if there is one: names, archives, wanted replicas.
+- What storage nodes do not know is taken from an older backup if there is one: names, archives, wanted replicas. And
+  nothing that it knows of is passed over: a node that ran a log stream then, and of which nobody has told since, is
+  asked for; no epoch or position falls below the backup's.
 
 What must always hold of the result: every entry with a commit context on some disk has the position it had; no position
 that is named by one is given again.
@@ -104,15 +106,15 @@ def rebuild(surveys: Sequence[NodeSurvey], wishes: Wishes) -> Rebuilt:
     streams = [_Stream(lsid, replicas) for lsid, replicas in sorted(_replicas(surveys).items())]
     ran = [stream for stream in streams if stream.epoch]
     remarks += [f"log stream {s.lsid} never ran, and is left out" for s in streams if not s.epoch]
-    _check_all_there(ran, nodes.keys(), wishes.without)
+    _check_all_there(ran, nodes.keys(), wishes)
     for stream in ran:
         remarks += stream.remarks(nodes.keys())
     state = MetadataState(nodes={snid: _node(survey, wishes.known) for snid, survey in nodes.items()})
     state.version = _version(ran, wishes.known)
     state.time = max((stream.last.time for stream in ran if stream.last is not None), default=0)
     held = {stream.lsid: commits for stream in ran if (commits := stream.held())}
+    _add_counters(state, streams, wishes.known)
     topics = _topics(ran, wishes, state)
-    _add_counters(state, [stream.lsid for stream in streams], wishes.known)
     remarks += _forgotten(state, wishes.known)
     return Rebuilt(Checkpoint(state, held), topics, [one for stream in ran for one in stream.loose()], remarks)
 
@@ -155,14 +157,16 @@ def _replicas(surveys: Iterable[NodeSurvey]) -> dict[LogStreamID, dict[StorageNo
     return found
 
 
-def _check_all_there(
-    streams: Iterable[_Stream], surveyed: Collection[StorageNodeID], without: AbstractSet[StorageNodeID]
-) -> None:
+def _check_all_there(streams: Iterable[_Stream], surveyed: Collection[StorageNodeID], wishes: Wishes) -> None:
     """A node that ran a log stream last may hold commit contexts that nobody else does, and later epochs."""
+    ran_on = {stream.lsid: (stream.epoch, stream.ran_on) for stream in streams}
+    for before in wishes.known.streams.values() if wishes.known is not None else ():
+        if before.epoch > ran_on.get(before.lsid, (0, frozenset()))[0]:
+            ran_on[before.lsid] = (before.epoch, frozenset(before.replicas))
     missing: dict[StorageNodeID, list[LogStreamID]] = {}
-    for stream in streams:
-        for snid in stream.ran_on.difference(surveyed, without):
-            missing.setdefault(snid, []).append(stream.lsid)
+    for lsid, (_, snids) in sorted(ran_on.items()):
+        for snid in snids.difference(surveyed, wishes.without):
+            missing.setdefault(snid, []).append(lsid)
     if missing:
         told = "; ".join(
             f"storage node {snid}, log streams {_listed(lsids)}" for snid, lsids in sorted(missing.items())
@@ -238,11 +242,12 @@ class _Stream:
         """Who of those it ran with has a replica; everybody who has one, if none of them does."""
         return tuple(snid for snid in self.latest.replicas if snid in self.replicas) or tuple(sorted(self.replicas))
 
-    def sealed(self, version: Version) -> Stream:
-        """Its metadata: sealed where its last commit context ends."""
+    def sealed(self, version: Version, before: Stream | None) -> Stream:
+        """Its metadata: sealed where its last commit context ends, above the epoch that it was known to be in."""
         members = self.members
         primary = self.latest.primary if self.latest.primary in members else members[0]
-        epoch = Epoch(self.epoch + (1 if self.epoch % 2 == 0 else 2))
+        latest = self.epoch if before is None else max(self.epoch, before.epoch)
+        epoch = Epoch(latest + (1 if latest % 2 == 0 else 2))
         volumes = {snid: self.replicas[snid].volume for snid in members}
         return Stream(
             self.lsid, self.tpid, StreamStatus.SEALED, epoch, members, primary, self.end, self.longest.last_glsn,
@@ -307,7 +312,8 @@ def _topics(streams: Sequence[_Stream], wishes: Wishes, state: MetadataState) ->
     of_topic: dict[TopicID, list[_Stream]] = {}
     for stream in streams:
         of_topic.setdefault(stream.tpid, []).append(stream)
-        state.streams[stream.lsid] = stream.sealed(state.version)
+        before = wishes.known.streams.get(stream.lsid) if wishes.known is not None else None
+        state.streams[stream.lsid] = stream.sealed(state.version, before)
     if unknown := wishes.names.keys() - of_topic.keys():
         raise errors.InvalidArgument(f"no storage node holds anything of topic {_listed(sorted(unknown))}")
     told = [_topic(tpid, ours, wishes, state) for tpid, ours in sorted(of_topic.items())]
@@ -321,6 +327,8 @@ def _topic(tpid: TopicID, streams: list[_Stream], wishes: Wishes, state: Metadat
     trim = max(stream.trim for stream in streams)
     hwm = max(trim, *(GLSN(max(s.longest.hwm, s.longest.last_glsn)) for s in streams))
     hwm = max([hwm, *(replica.hwm for stream in streams for replica in stream.replicas.values())])
+    before = wishes.known.topics.get(tpid) if wishes.known is not None else None
+    hwm = max(hwm, before.hwm if before is not None else GLSN(0))
     lost, missing = _missing(tpid, streams, trim, hwm)
     uncertain = sum(stream.uncertain for stream in streams)
     if not wishes.without:  # else the missing ones may be of a log stream that nobody here knows of
@@ -412,7 +420,8 @@ def _missing_below(tpid: TopicID, streams: Iterable[_Stream], trim: GLSN, window
 
 def _add_lost(tpid: TopicID, lost: Sequence[tuple[GLSN, GLSN]], state: MetadataState) -> None:
     """A log stream of its own stands for what nobody has: whose it was is not known. It is never to run."""
-    lsid = LogStreamID(max(state.streams) + 1)
+    lsid = state.next_lsid
+    state.next_lsid = LogStreamID(lsid + 1)
     count = sum(end - begin for begin, end in lost)
     stream = Stream(lsid, tpid, StreamStatus.SEALED, FIRST_EPOCH, touched=state.version, is_held=True)
     stream.llsn_end, stream.last_glsn = LLSN(count + 1), GLSN(lost[-1][1] - 1)
@@ -428,17 +437,25 @@ def _version(streams: Iterable[_Stream], known: MetadataState | None) -> Version
     return Version(max([0, *seen, known.version if known is not None else 0]) + VERSIONS_SKIPPED)
 
 
-def _add_counters(state: MetadataState, found: Iterable[LogStreamID], known: MetadataState | None) -> None:
+def _add_counters(state: MetadataState, streams: Iterable[_Stream], known: MetadataState | None) -> None:
     next_tpid, next_lsid = (known.next_tpid, known.next_lsid) if known is not None else (1, 1)
-    state.next_tpid = TopicID(max([*state.topics, next_tpid]) + IDS_SKIPPED)
-    state.next_lsid = LogStreamID(max([*state.streams, *found, next_lsid]) + IDS_SKIPPED)
+    state.next_tpid = TopicID(max([*(stream.tpid for stream in streams), next_tpid]) + IDS_SKIPPED)
+    state.next_lsid = LogStreamID(max([*(stream.lsid for stream in streams), next_lsid]) + IDS_SKIPPED)
 
 
 def _forgotten(state: MetadataState, known: MetadataState | None) -> list[str]:
     if known is None:
         return []
-    gone = [topic.name for tpid, topic in sorted(known.topics.items()) if tpid not in state.topics]
-    return [f"topic {name!r} is in the backup, and no storage node holds anything of it: left out" for name in gone]
+    topics = [topic.name for tpid, topic in sorted(known.topics.items()) if tpid not in state.topics]
+    streams = [
+        lsid
+        for lsid, stream in sorted(known.streams.items())
+        if lsid not in state.streams and stream.replicas and stream.tpid in state.topics
+    ]
+    return [
+        *(f"topic {name!r} is in the backup, and no storage node holds anything of it: left out" for name in topics),
+        *(f"log stream {lsid} is in the backup, and no storage node has a replica of it: left out" for lsid in streams),
+    ]
 
 
 def _spans(spans: Sequence[tuple[GLSN, GLSN]]) -> str:
