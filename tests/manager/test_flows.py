@@ -203,7 +203,7 @@ def test_M4_a_manager_that_slept_and_was_replaced_does_nothing_when_it_wakes(tmp
             assert (await other.ask(Decided, register)).code == errors.StandBy.code
             while (await other.ask(Decided, register)).code:
                 await pause(0.05)
-            assert not first.leads
+            await until(lambda: not first.leads)
             with pytest.raises(errors.StandBy):
                 await small.manage(lambda request: AddStream(request, TOPIC), first)
             assert len(small.streams()) == 1
