@@ -63,9 +63,9 @@ class Row:
         return self.held >= self.target if self.op == ">=" else self.held <= self.target
 
 
-def in_turns(rounds: int, *measures: Callable[[], float]) -> list[tuple[float, ...]]:
-    """Run the measures one after another, so often; the first round only warms up and is not told."""
-    return [tuple(measure() for measure in measures) for _ in range(rounds + 1)][1:]
+def in_turns(rounds: int, *measures: Callable[[], float], warm_up: int = 1) -> list[tuple[float, ...]]:
+    """Run the measures one after another, so often; the first rounds only warm up and are not told."""
+    return [tuple(measure() for measure in measures) for _ in range(warm_up + rounds)][warm_up:]
 
 
 def against_limit(

@@ -24,6 +24,8 @@ from varlog.spark.options import Connection
 
 MB: Final = 1_000_000
 ROUNDS: Final = 5
+WARM_UP: Final = 5
+"""Rounds in which Java still compiles what both sides need: after one, compiling was a tenth of all that ran."""
 PER_TRIGGER: Final = 1_000_000
 SECONDS: Final = 120
 """For a stream to come to its end."""
@@ -100,6 +102,7 @@ def small_rows(place: Place, topic: Topic) -> list[Row]:
         lambda: topic.rate(lambda: drain(place.source(topic))),
         lambda: topic.rate(lambda: drain(parquet)),
         lambda: topic.rate(lambda: catch_up(place, topic)),
+        warm_up=WARM_UP,
     )
     read = source_row(place, "source-100", topic, [(source, limit) for source, limit, _ in rounds])
     streamed = against_limit(
@@ -131,6 +134,7 @@ def large_row(place: Place, topic: Topic) -> Row:
         ROUNDS,
         lambda: topic.rate(lambda: drain(place.source(topic))),
         lambda: topic.rate(lambda: drain(parquet)),
+        warm_up=WARM_UP,
     )
     return source_row(place, "source-1k", topic, rounds)
 

@@ -66,6 +66,7 @@ def test_rows_are_measured_from_a_cluster_of_processes(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_rows, "ROUNDS", 1)
+    monkeypatch.setattr(spark_rows, "WARM_UP", 1)
     monkeypatch.setattr(spark_rows, "PER_TRIGGER", 2_000)
     topic = Topic("log", 5_000, 100)
 
