@@ -81,7 +81,7 @@ def test_M1_a_node_is_seen_once_it_was_added(tmp_path: Path) -> None:
             assert (known.snid, known.address, known.volumes) == (3, node.address, tuple(small.volumes(3)))
             assert await small.add_node(node) == 3, "adding it again changes nothing"
             await small.add_topic()
-            assert [stream.replicas for stream in small.streams()] == [(1, 2, 3)]
+            assert [sorted(stream.replicas) for stream in small.streams()] == [[1, 2, 3]]  # by who has most room
 
     run(main())
 
