@@ -110,6 +110,8 @@ ETCD_LOGIN_SECONDS: Final = 5.0
 """etcd makes passwords costly to try, and a member that was just started has much else to do."""
 ETCD_LOOK_SECONDS: Final = 2.0
 """How often a member is asked how it is: so long a watch may go on waiting for one that is dead."""
+ETCD_WATCH_SECONDS: Final = 30.0
+"""A watch that is told nothing for so long is asked for anew: a network may have forgotten its connection."""
 ETCD_VALUE_BYTES: Final = 1 * MIB
 """etcd takes requests of 1.5 MiB in all, unless it is told otherwise."""
 ETCD_PAGE_KEYS: Final = 512

@@ -9,6 +9,7 @@ from tests.metarepo.rigs import SimRig
 from varlog import errors
 from varlog.core.messages import GetTail, RegisterManager, SealStream, Snapshot, Tail
 from varlog.core.metarepo import MetadataRepository, Role
+from varlog.core.store import LEADER_KEY, Txn
 from varlog.types import GLSN, Epoch
 
 
@@ -117,3 +118,12 @@ def test_rule1_a_late_answer_to_an_earlier_campaign_does_not_decide_the_present_
     core.on_message("manager", RegisterManager(1, "m:1"), 0.0)
     answers.rig.settle()
     assert core.state.version == 1
+
+
+def test_rule1_a_leader_whose_store_was_emptied_leads_no_more(repository: Repository, answers: Answers) -> None:
+    answers.rig.second.txn(Txn(deletes=(LEADER_KEY, "version")), lambda _: None)
+    answers.rig.settle()
+    repository.receive(GetTail(5, TOPIC))
+    answers.rig.settle()
+    assert repository.core.role is Role.FOLLOWING
+    assert repository.messages(Tail) == [Tail(5, errors.NotLeader.code)]

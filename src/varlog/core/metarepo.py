@@ -69,7 +69,7 @@ from varlog.core.store import (
     decode_leader,
     encode_leader,
 )
-from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails
+from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
 from varlog.types import Term, Version
@@ -198,7 +198,7 @@ class MetadataRepository:
             self._stalled = self._load
             return
         kvs = outcome.kvs
-        if kvs[LEADER_KEY].revision != self._leader_revision:
+        if not leads(outcome, self._leader_revision):
             self._step_down()
             return
         saved = Checkpoint(MetadataState(), {})
@@ -350,7 +350,7 @@ class MetadataRepository:
                 return
             if not isinstance(outcome, ReadResult):
                 return
-            if outcome.kvs[LEADER_KEY].revision != led:
+            if not leads(outcome, led):
                 self._fenced()
             elif self._write is None and report.version > self.state.version:
                 self._send_snapshot(report, node)
@@ -479,7 +479,7 @@ class MetadataRepository:
         if not isinstance(outcome, ReadResult):
             self._stalled = partial(self._settle, write)
             return
-        if outcome.kvs[LEADER_KEY].revision != self._leader_revision:
+        if not leads(outcome, self._leader_revision):
             self._fenced()
             return
         version = outcome.kvs.get(VERSION_KEY)

@@ -21,6 +21,12 @@ NO_LEAD: Final = -1
 """In place of the leader key's revision while the repository does not lead."""
 
 
+def leads(found: ReadResult, led: int) -> bool:
+    """Whether the store knows the leader by this revision of its key; a store that was emptied knows nobody."""
+    leader = found.kvs.get(LEADER_KEY)
+    return leader is not None and leader.revision == led
+
+
 class Tails:
     """The questions for tails that are not answered yet. `confirmed` is called when some may be (`answer`), `fenced`
     when the store shows another leader."""
@@ -71,7 +77,7 @@ class Tails:
         self._is_reading = False
         if not isinstance(outcome, ReadResult):
             self._refuse(asked, outcome.code)
-        elif outcome.kvs[LEADER_KEY].revision != led:
+        elif not leads(outcome, led):
             self._refuse(asked, errors.NotLeader.code)
             self._fenced()
             return

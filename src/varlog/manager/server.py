@@ -129,6 +129,8 @@ class ManagerServer:
         self._locations: dict[Address, str] = {}
         self._requests = 0
         self._registration = 0
+        """The request to be registered that is not answered yet."""
+        self._registration_sent = 0.0
         self._is_registered = False
         self.leader_elsewhere = ""
         """What the metadata repository says of the manager that leads, if it is another."""
@@ -303,8 +305,8 @@ class ManagerServer:
         now = self._loop.time()
         if now - self._due > LATE:
             self._lookout.excuse(now - self._due)
-        if not self.leads:
-            self._register()
+        if not self.leads and (not self._registration or now - self._registration_sent >= AT_REST):
+            self._register()  # and not sooner: an answer that takes long would never be to the last request
         if self._lookout.silence(now) > LATE:
             self._stirred_until = max(self._stirred_until, now + STIRRED)
         self._look()
@@ -340,6 +342,7 @@ class ManagerServer:
         """Ask to lead, and say where this manager is."""
         self._is_registered = False
         self._registration = self._request()
+        self._registration_sent = self._loop.time()
         self.peers.send(METADATA_REPOSITORY, RegisterManager(self._registration, self.address))
 
     def _look(self) -> None:
@@ -425,10 +428,13 @@ class ManagerServer:
                 self.peers.send(step.address, step.message)
 
     def _on_done(self, message: Decided | ReplicaReply | SyncReply) -> None:
+        answers_registration = message.request == self._registration
+        if answers_registration:
+            self._registration = 0
         if message.code == errors.StandBy.code:
             self._stand_by(message.detail)
             return
-        if message.request == self._registration:
+        if answers_registration:
             self._is_registered = message.code == 0
             self.leader_elsewhere = ""
         if message.code:

@@ -33,7 +33,9 @@ LONG: Final = aiohttp.ClientTimeout(
 )
 """For an answer that may be large: it comes, as long as some of it comes."""
 _LOGIN: Final = aiohttp.ClientTimeout(total=limits.ETCD_LOGIN_SECONDS, sock_connect=limits.ETCD_CONNECT_SECONDS)
-_STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=limits.ETCD_CONNECT_SECONDS)
+_STREAM: Final = aiohttp.ClientTimeout(
+    total=None, sock_connect=limits.ETCD_CONNECT_SECONDS, sock_read=limits.ETCD_WATCH_SECONDS
+)
 _LARGE: Final = 1 << 20
 _AUTHENTICATE: Final = "/v3/auth/authenticate"
 _PLAIN: Final = {"Content-Type": "application/json"}
@@ -136,7 +138,12 @@ class Endpoints:
             await self._prepare(endpoint)
             async with asyncio.timeout(limits.ETCD_SECONDS):
                 reply = await self._session.post(
-                    endpoint.url(path), data=body, headers=self._headers, timeout=_STREAM, ssl=self._ssl
+                    endpoint.url(path),
+                    data=body,
+                    headers=self._headers,
+                    timeout=_STREAM,
+                    ssl=self._ssl,
+                    allow_redirects=False,
                 )
         except (NotSent, Unanswered, *_FAILURES) as e:
             self._leave(endpoint, str(e) if isinstance(e, NotSent | Unanswered) else _failed(endpoint, e))
