@@ -7,6 +7,7 @@ of those who write all the time fails.
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import shlex
 import shutil
@@ -14,6 +15,8 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -21,6 +24,7 @@ import varlog
 from tests.cluster.deployment import FILES, PAGE, UNITS, Deployment, Machine, read_unit
 from tests.cluster.waiting import until
 from tests.docs.sessions import blocks_of
+from tests.wire.certificates import LOOPBACK
 from varlog.client.cluster import read_file
 from varlog.daemon import commands
 from varlog.daemon.config import load
@@ -137,6 +141,22 @@ async def writing(cluster: Path) -> AsyncIterator[Writers]:
         await writers.check()
 
 
+async def forgotten_by(machine: Machine) -> None:
+    """Wait until the `vmr` there knows of two of three, one of which leads."""
+
+    def members() -> int:
+        try:
+            with urlopen(f"http://{machine.addresses[LOOPBACK]}:9192/healthz", timeout=10) as reply:
+                return len(json.load(reply)["details"]["members"])
+        except HTTPError:
+            return 0
+
+    async def are_two() -> bool:
+        return await asyncio.to_thread(members) == 2
+
+    await until(are_two)
+
+
 def test_O3_three_machines_as_the_page_sets_them_up(tmp_path: Path) -> None:
     async def live() -> None:
         async with Deployment(tmp_path) as deployment:
@@ -145,6 +165,7 @@ def test_O3_three_machines_as_the_page_sets_them_up(tmp_path: Path) -> None:
             async with writing(deployment.cluster_file) as writers:
                 lost = deployment.machines[2]
                 await lost.lose_power()
+                await forgotten_by(deployment.machines[0])
                 await writers.get_on()
                 await deployment.follow("A machine fails")
                 await lost.boot()
