@@ -481,7 +481,7 @@ def _what_is_being_made_is_collected(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS = [
     Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 5),
     Mutation("rule1_cut_without_the_leadership_compare", "invariant", _cut_without_the_leadership_compare, 22),
-    Mutation("rule1_unknown_is_taken_for_failed", "dense_unique", _unknown_is_taken_for_failed, 32),
+    Mutation("rule1_unknown_is_taken_for_failed", "agreement", _unknown_is_taken_for_failed, 5),
     Mutation("rule1_told_before_it_is_written", "dense_unique", _told_before_it_is_written, 5),
     Mutation("rule2_stale_seal_is_obeyed", "equal_prefixes", _stale_seal_is_obeyed, 1),
     Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 25),
@@ -498,7 +498,7 @@ MUTATIONS = [
     Mutation("rule6_seal_record_is_left_out", "exactly_once", _seal_record_is_left_out, 1),
     Mutation("outsiders_count", "durable_on_all", _outsiders_count, 111),
     Mutation("m10_incomplete_replica_runs", "exactly_once", _incomplete_replica_runs, 4),
-    Mutation("m9_sealing_replica_is_a_source", "liveness", _sealing_replica_is_a_source, 30),
+    Mutation("m9_sealing_replica_is_a_source", "liveness", _sealing_replica_is_a_source, 45),
     Mutation("rule7_copy_begins_at_the_end", "exactly_once", _copy_begins_at_the_end, 249),
     Mutation("rule4_history_is_dropped_early", "liveness", _history_is_dropped_early, 3),
     Mutation("rule13_what_is_being_made_is_collected", "liveness", _what_is_being_made_is_collected, 2),

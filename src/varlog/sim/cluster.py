@@ -132,7 +132,8 @@ class Cluster:
         self._led = Term(0)
         """In which term somebody led when all had been in order for a while."""
         self._damaged = self.nodes[0].process.name if shape.lying_disk else ""
-        """The node whose disk lies, rotted or was lost; all others keep theirs, so that no entry loses every copy."""
+        """The node whose disk lies, rotted or was lost; all others keep theirs, so that no entry loses every copy.
+        Where one node is gone at the end, and two copies are all there are, it is that one."""
 
     def _observe(self, branch: Enum) -> None:
         self.branches[branch] += 1
@@ -294,8 +295,9 @@ class Cluster:
             case Fault.CLOCK_JUMP:  # whose wall clock anything depends on
                 return [*repositories, *(client.process.name for client in self.clients)]
             case Fault.BIT_ROT | Fault.LOST_DISK:
+                spare = nodes if self.shape.replication_factor > 2 or not self.shape.lost_node else nodes[-1:]
                 many = self.shape.replication_factor > 1
-                return [name for name in nodes if many and self._damaged in ("", name)]
+                return [name for name in spare if many and self._damaged in ("", name)]
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
                 return nodes if self.store is not None else [*nodes, *repositories]
             case Fault.STORE_OUTAGE | Fault.STORE_CUT | Fault.TAKEOVER:
