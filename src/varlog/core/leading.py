@@ -12,7 +12,8 @@ does and one that is about to find out. What is decided here is only who tries, 
   key that was judged. A judgement that comes late, or follows from a late look, deposes nobody.
 - Of those that could lead, the one that hears the most storage nodes does. A standby lets one that hears more go first,
   and a leader resigns for one that has heard more for a second: a leader that is cut off from the nodes, but not from
-  the store, yields. The silent leader itself is not waited for, and who ends is waited for only as long as its lease.
+  the store, yields. What a member counted is worth something only while that member keeps its lease alive, which the
+  store is asked for: a machine that dies takes a node along, and must not be yielded to for having heard it.
 - A leader whose lease is gone resigns, and is a standby like any other; one that resigns gives its lease back, so that
   nobody waits for it. Its last write may still happen; who leads next reads the store after it has raised the term.
 - A standby whose own lease is named by the leader's key has won a campaign without being told so. Nobody else will
@@ -66,7 +67,8 @@ ASK_SECONDS: Final = 0.25
 SILENT: Final = 2
 """Whole seconds of its lease that a leader has let go by: since they are rounded, more than one second."""
 OUTHEARD_SECONDS: Final = 1.0
-"""For so long another has to hear more nodes before a leader resigns for it."""
+"""For so long another has to hear more nodes before a leader resigns for it, if it still keeps its lease alive then:
+one that was dead already when it began to hear more than others has been silent for as long by then."""
 
 
 class MemberRecord(msgspec.Struct, frozen=True):
@@ -160,6 +162,12 @@ class Candidate:
         self._ask_at = 0.0
         self._is_asking = False
         self._outheard_since: float | None = None
+        self._asked_of: dict[LeaseID, float] = {}
+        """When the leases of members that hear more were last asked for;"""
+        self._alive: dict[LeaseID, float] = {}
+        """those that were kept alive according to the last answer, with when that was asked;"""
+        self._silent: set[LeaseID] = set()
+        """and those that were not."""
         self.silence = 0.0
         """For how many seconds, at most, the leader had let its lease be when it was last asked for."""
 
@@ -323,10 +331,44 @@ class Candidate:
             self._campaigned_under = self._lease
             self._repository.campaign(self._wall, self._lease, self._address, revision)
 
+    # Those who hear more
+
     def _is_outheard(self, but: str = "") -> bool:
-        return any(
-            member.hears > self._hears for member in self.members.values() if member.address not in (self._address, but)
-        )
+        """Whether somebody hears more who may be alive; what is not known of them is asked for."""
+        louder = self._louder(but)
+        for lease in louder - self._asked_of.keys():
+            self._ask_after(lease)
+        for lease in self._asked_of.keys() - louder:
+            del self._asked_of[lease]
+            self._alive.pop(lease, None)
+            self._silent.discard(lease)
+        for lease, asked in list(self._asked_of.items()):
+            if self._now - asked >= ASK_SECONDS:
+                self._ask_after(lease)
+        return not louder <= self._silent
+
+    def _louder(self, but: str) -> set[LeaseID]:
+        found = set()
+        for kv in self._member_keys.kvs.values():
+            with suppress(errors.MalformedMetadata):
+                member = decode_member(kv.value)
+                if member.hears > self._hears and member.address not in (self._address, but):
+                    found.add(kv.lease)
+        return found
+
+    def _ask_after(self, lease: LeaseID) -> None:
+        self._asked_of[lease] = self._now
+        self._store.lease_remaining(lease, partial(self._on_member_remaining, lease, self._now))
+
+    def _on_member_remaining(self, lease: LeaseID, asked: float, outcome: RemainingOutcome) -> None:
+        if lease not in self._asked_of:
+            return
+        if isinstance(outcome, Remaining) and outcome.granted - outcome.remaining < SILENT:
+            self._alive[lease] = asked
+            self._silent.discard(lease)
+        elif isinstance(outcome, Remaining | LeaseNotFound):
+            self._silent.add(lease)
+            self._alive.pop(lease, None)
 
     # Leading
 
@@ -345,7 +387,7 @@ class Candidate:
             self._outheard_since = None
         elif self._outheard_since is None:
             self._outheard_since = self._now
-        elif self._now - self._outheard_since >= OUTHEARD_SECONDS:
+        elif max(self._alive.values(), default=-math.inf) - self._outheard_since >= OUTHEARD_SECONDS:
             self._yield()
 
     def _yield(self) -> None:
