@@ -15,6 +15,7 @@ README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results" / "cluster.json"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 SPARK_RESULTS = ROOT / "benchmarks" / "results" / "spark.json"
+META_RESULTS = ROOT / "benchmarks" / "results" / "meta.json"
 
 SHOWN: Final = {
     "bare-frames": "the machine: bare frames, request and reply between two processes",
@@ -47,9 +48,9 @@ def table() -> str:
     return "\n".join([*lines, ""])
 
 
-def spark_table() -> str:
-    lines = ["| Row | Measured | Beside | Asked for |", "|---|---:|---:|---:|"]
-    for row in json.loads(SPARK_RESULTS.read_text()):
+def table_of(path: Path, heading: str) -> str:
+    lines = [f"| {heading} | Measured | Beside | Asked for |", "|---|---:|---:|---:|"]
+    for row in json.loads(path.read_text()):
         asked = f"{'at most ' if row['op'] == '<=' else ''}{row['target']:g}"
         lines.append(f"| `{row['name']}` | {_measured(row)} | {_share(row)} | {asked} |")
     return "\n".join([*lines, ""])
@@ -70,7 +71,11 @@ def test_the_readme_shows_what_was_measured() -> None:
 
 
 def test_the_page_on_benchmarks_shows_what_was_measured_on_spark() -> None:
-    _compare(BENCHMARKS, r"^\| Row \| Measured .*?(?=\n\n)\n", spark_table())
+    _compare(BENCHMARKS, r"^\| Row \| Measured .*?(?=\n\n)\n", table_of(SPARK_RESULTS, "Row"))
+
+
+def test_the_page_on_benchmarks_shows_what_was_measured_of_metadata_in_etcd() -> None:
+    _compare(BENCHMARKS, r"^\| Row of etcd \| Measured .*?(?=\n\n)\n", table_of(META_RESULTS, "Row of etcd"))
 
 
 def _compare(path: Path, pattern: str, measured: str) -> None:
