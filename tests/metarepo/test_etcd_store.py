@@ -13,7 +13,7 @@ import pytest
 
 from tests.cluster.proxy import BreakingProxy, Direction
 from tests.metarepo.etcds import Counter, ask, commit, opened, own_prefix, revision_of, value_of
-from tests.wire.certificates import Authority
+from tests.wire.certificates import Authority, encrypt
 from varlog import limits
 from varlog.core.store import (
     Committed,
@@ -461,6 +461,13 @@ def test_what_is_no_address_is_refused(url: str) -> None:
         EtcdAddress.parse(url)
 
 
+@pytest.mark.parametrize("scheme", ["etcd://", "http://", ""])
+def test_a_password_in_an_address_is_not_repeated(scheme: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        EtcdAddress.parse(f"{scheme}me:hidden@a:2379/x")
+    assert "hidden" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("url", "options"),
     [
@@ -488,3 +495,12 @@ def test_secrets_that_cannot_be_used_are_named(tmp_path: Path) -> None:
     (tmp_path / "no certificate").write_text("nothing")
     with pytest.raises(SecretUnusable, match="no certificate"):
         FileTls(EtcdOptions(ca=str(tmp_path / "no certificate")))
+    files = Authority().issue(tmp_path, name="vmr")
+    ours = EtcdOptions(ca=str(files.ca), cert=str(files.cert), key=str(files.key))
+    FileTls(ours)
+    Path(files.key).chmod(0o640)
+    with pytest.raises(SecretUnusable, match="chmod 600"):
+        FileTls(ours)
+    encrypt(Path(files.key))
+    with pytest.raises(SecretUnusable, match="encrypted"):
+        FileTls(ours)

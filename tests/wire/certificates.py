@@ -6,6 +6,7 @@ import datetime as dt
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization as forms  # trustme brings it
 
 from varlog.wire.tls import TlsFiles
 
@@ -52,3 +53,10 @@ def write(path: str | Path, content: bytes, mode: int = 0o644) -> None:
     draft.write_bytes(content)
     draft.chmod(mode)
     draft.replace(path)
+
+
+def encrypt(path: str | Path) -> None:
+    """Put a passphrase on a key."""
+    key = forms.load_pem_private_key(Path(path).read_bytes(), None)
+    locked = forms.BestAvailableEncryption(b"passphrase")
+    write(path, key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, locked), 0o600)

@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from tests.wire.certificates import Authority, write
+from tests.wire.certificates import Authority, encrypt, write
 from tests.wire.peers import CLIENT, MEMBERS, NODE, SECRET, Recorder, Stranger, run, until
 from varlog import errors, limits
 from varlog.core.messages import Append, Message, ScanReply
@@ -432,12 +432,7 @@ def test_a_key_that_others_may_use_is_refused(authority: Authority, tmp_path: Pa
 
 def test_a_key_with_a_passphrase_is_not_asked_for_it(authority: Authority, tmp_path: Path) -> None:
     files = authority.issue(tmp_path)
-    from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415  # trustme brings it
-
-    key = forms.load_pem_private_key(Path(files.key).read_bytes(), None)
-    locked = forms.BestAvailableEncryption(b"passphrase")
-    pem = key.private_bytes(forms.Encoding.PEM, forms.PrivateFormat.PKCS8, locked)
-    write(files.key, pem, 0o600)
+    encrypt(files.key)
     assert "encrypted" in complaint(files)
 
 

@@ -119,7 +119,6 @@ class MetadataRepositoryServer:
         """Since when that decision has been awaited, or none at all."""
         self.branches: Counter[object] = Counter()
         self.repository = MetadataRepository(keeper.store, self._send, self._observe)
-        self.repository.on_turn_of_role = self._on_turn_of_role
 
     @classmethod
     async def start(
@@ -136,6 +135,7 @@ class MetadataRepositoryServer:
         except BaseException:
             await keeper.close()
             raise
+        metadata.repository.on_turn_of_role = metadata._on_turn_of_role
         keeper.listen(metadata.address)
         metadata._tick()
         return metadata

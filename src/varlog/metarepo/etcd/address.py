@@ -34,11 +34,11 @@ class EtcdAddress(NamedTuple):
     @classmethod
     def parse(cls, url: str) -> EtcdAddress:
         """Raises InvalidArgument, which says what an address looks like."""
+        if "@" in url:  # before anything is said of it: it may be a password
+            raise InvalidArgument("an address names no user; the password is in a file of its own")
         scheme, found, rest = url.partition("://")
         if not found or scheme not in {"etcd", "etcds"}:
             raise InvalidArgument(f"{url!r} is no address of an etcd; one is etcd://HOST:2379,HOST:2379/PREFIX")
-        if "@" in rest:
-            raise InvalidArgument("an address names no user; the password is in a file of its own")
         hosts, _, prefix = rest.partition("/")
         prefix = prefix.rstrip("/")
         if not _PREFIX.fullmatch(prefix) or len(prefix) > limits.MAX_ETCD_PREFIX:
@@ -133,10 +133,16 @@ class FileTls:
 
     def _load(self) -> ssl.SSLContext:
         options = self._options
+
+        def encrypted() -> str:  # or OpenSSL would ask whoever sits at the terminal
+            raise SecretUnusable(f"the key {options.key} is encrypted; give one that is not, of mode 0600")
+
         try:
             context = ssl.create_default_context(cafile=options.ca or None)
             if options.cert:
-                context.load_cert_chain(options.cert, options.key)
+                if os.stat(options.key).st_mode & 0o077:
+                    raise SecretUnusable(f"others may use the key {options.key}; run: chmod 600 {options.key}")
+                context.load_cert_chain(options.cert, options.key, encrypted)
         except OSError as e:
             where = ", ".join(self._paths)
             raise SecretUnusable(f"the certificates for etcd cannot be used ({where}): {e.strerror or e}") from None
