@@ -26,23 +26,19 @@ import socket
 import subprocess
 import sys
 import tempfile
-import weakref
 from collections.abc import Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from varlog.children import SECONDS, Child, hold_port
 from varlog.errors import EtcdNotFound
 from varlog.metarepo.etcd.versions import is_sound
 
-SECONDS: Final = 30.0
-"""How long a member may take to start, or to end."""
 BRING_SECONDS: Final = 120.0
 PACKAGE: Final = "etcd-server"
 HOST: Final = "127.0.0.1"
-LINES: Final = 40
-"""How much of a log is shown."""
 
 
 class EtcdProgram(NamedTuple):
@@ -169,18 +165,16 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-class EtcdMember:
+class EtcdMember(Child):
     """One process of an etcd."""
 
     def __init__(self, name: str, path: Path, program: EtcdProgram, scheme: str) -> None:
-        self.name = name
+        super().__init__(name, path.parent / f"{name}.log")
         self.path = path
-        self.log = path.parent / f"{name}.log"
         self._ports = path.parent / f"{name}.ports"
         self.flags: list[str] = []
         """What it is started with, beside what its cluster needs."""
         self._program = program
-        self._process: subprocess.Popen[bytes] | None = None
         client, peer = self._hold_ports()
         self.endpoint = f"{HOST}:{client}"
         """Where clients reach it."""
@@ -191,21 +185,12 @@ class EtcdMember:
         """Those it had, if it has been before: the others know it by them. Raises EtcdFailed if somebody else has."""
         had = [int(port) for port in self._ports.read_text().split()] if self._ports.exists() else [0, 0]
         try:
-            client, peer = (_hold_port(self, port) for port in had)
+            client, peer = (hold_port(self, HOST, port) for port in had)
         except OSError as e:
             raise EtcdFailed(f"{self.name} of etcd had the ports {had}, and somebody else has one: {e}") from None
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._ports.write_text(f"{client} {peer}\n")
         return client, peer
-
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"{self.name} was never started"
-        return self._process.pid
 
     async def start(self) -> None:
         """Start it and wait until it serves, for which a majority has to run. Raises EtcdFailed."""
@@ -244,43 +229,12 @@ class EtcdMember:
                 env={"NOTIFY_SOCKET": notify, **_ARCHITECTURE},
             )
 
-    def send(self, number: signal.Signals) -> None:
-        """A signal; to one that has ended, nothing."""
-        if self.alive:
-            os.kill(self.pid, number)
-
-    async def ended(self, seconds: float = SECONDS) -> int:
-        """Wait for its end; the exit code."""
-        process = self._process
-        assert process is not None, f"{self.name} was never started"
-        if process.poll() is None:
-            loop = asyncio.get_running_loop()
-            end = asyncio.Event()
-            watched = os.pidfd_open(process.pid)
-            loop.add_reader(watched, end.set)
-            try:
-                await asyncio.wait_for(end.wait(), seconds)
-            finally:
-                loop.remove_reader(watched)
-                os.close(watched)
-        return process.wait()
-
-    async def kill(self) -> None:
-        """SIGKILL, and it is gone."""
-        self.send(signal.SIGKILL)
-        await self.ended()
-
     def pause(self) -> None:
         """Freeze it: its connections stay open, and nothing is answered."""
         self.send(signal.SIGSTOP)
 
     def resume(self) -> None:
         self.send(signal.SIGCONT)
-
-    def said(self) -> str:
-        """The end of its log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-LINES:])
 
 
 class EtcdCluster:
@@ -331,22 +285,6 @@ class EtcdCluster:
         for member in self.members:
             if member.alive:
                 await member.kill()
-
-
-def _hold_port(owner: object, port: int) -> int:
-    """Take this port, or any if it is 0. It stays its owner's also while nobody listens there: by a socket that is
-    bound and does not listen, beside which the owner's process can bind its own."""
-    holder = socket.socket()
-    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        holder.bind((HOST, port))
-    except OSError:
-        holder.close()
-        raise
-    weakref.finalize(owner, os.close, holder.fileno())
-    bound: int = holder.getsockname()[1]
-    holder.detach()
-    return bound
 
 
 def main() -> int:

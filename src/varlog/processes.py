@@ -23,22 +23,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Self
 
+from varlog.children import SECONDS, Child, hold_port
 from varlog.client.administering import admin
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.oneprocess import CID, NODES, prepare
-
-SECONDS: Final = 30.0
-"""How long a daemon may take to start, or to end."""
-LINES: Final = 40
-"""How much of a log is shown."""
 
 
 class StartFailed(Exception):
@@ -50,20 +44,18 @@ class StartFailed(Exception):
         self.said = said
 
 
-class Daemon:
+class Daemon(Child):
     """See the module's text. `program` is `vsn`, `vmr` or `vms`."""
 
     def __init__(self, name: str, program: str, directory: Path, options: Mapping[str, str]) -> None:
-        self.name = name
+        super().__init__(name, directory / f"{name}.log")
         self.program = program
-        self.log = directory / f"{name}.log"
         self.options = {"listen": "127.0.0.1:0", "http": "127.0.0.1:0", "log_format": "console", **options}
         """By key of the config file; those that hold at the next start."""
         self.flags: list[str] = []
         """What options cannot say."""
         self.cwd: Path | None = None
         """Where it runs, if not where its starter does."""
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def address(self) -> str:
@@ -75,19 +67,6 @@ class Daemon:
         """Where it serves /metrics and /healthz, from the first start on."""
         return self.options["http"]
 
-    @property
-    def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def was_started(self) -> bool:
-        return self._process is not None
-
-    @property
-    def pid(self) -> int:
-        assert self._process is not None, f"{self.name} was never started"
-        return self._process.pid
-
     async def start(self) -> None:
         """Start it and wait until it serves; `StartFailed` if it ends instead."""
         assert not self.alive, f"{self.name} is running"
@@ -97,16 +76,11 @@ class Daemon:
             raise StartFailed(self.name, await self.ended(), self.log.read_bytes()[begin:].decode())
 
     def _hold_ports(self) -> None:
-        """Have the operating system choose ports, and keep them while the daemon is down: by a socket that is bound and
-        does not listen, beside which the daemon's own can be bound. Otherwise any outgoing connection might get one."""
+        """Have the operating system choose ports, and keep them while the daemon is down."""
         for key in ("listen", "http"):
             host, _, port = self.options[key].rpartition(":")
             if port == "0":
-                holder = socket.socket()
-                holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                holder.bind((host, 0))
-                self.options[key] = f"{host}:{holder.getsockname()[1]}"
-                weakref.finalize(self, os.close, holder.detach())
+                self.options[key] = f"{host}:{hold_port(self, host, 0)}"
 
     async def _launch(self) -> str:
         """What it says when it is ready; nothing if it is never."""
@@ -135,41 +109,10 @@ class Daemon:
         """What starts the program."""
         return [sys.executable, "-m", "varlog.daemon.child", str(os.getpid()), self.program]
 
-    def send(self, number: signal.Signals) -> None:
-        """A signal; to one that has ended, nothing."""
-        if self.alive:
-            os.kill(self.pid, number)
-
-    async def ended(self, seconds: float = SECONDS) -> int:
-        """Wait for its end; the exit code."""
-        process = self._process
-        assert process is not None, f"{self.name} was never started"
-        if process.poll() is None:
-            loop = asyncio.get_running_loop()
-            end = asyncio.Event()
-            watched = os.pidfd_open(process.pid)
-            loop.add_reader(watched, end.set)
-            try:
-                await asyncio.wait_for(end.wait(), seconds)
-            finally:
-                loop.remove_reader(watched)
-                os.close(watched)
-        return process.wait()
-
-    async def kill(self) -> None:
-        """SIGKILL, and it is gone."""
-        self.send(signal.SIGKILL)
-        await self.ended()
-
     async def stop(self) -> int:
         """SIGTERM, as its supervisor does; the exit code."""
         self.send(signal.SIGTERM)
         return await self.ended()
-
-    def said(self) -> str:
-        """The end of its log."""
-        lines = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return "\n".join(lines[-LINES:])
 
 
 class LocalCluster:

@@ -14,37 +14,22 @@ from typing import Final
 
 from varlog import errors
 from varlog.core.address import Address, node_address
+from varlog.core.managership import MANAGERS_REQUESTS
 from varlog.core.messages import (
-    AbortStream,
     AnnounceNode,
     Commit,
-    CreateStream,
-    CreateTopic,
-    DeleteTopic,
     FetchCuts,
     GetMetadata,
     GetStanding,
     GetTail,
-    HoldStream,
     Leading,
-    LoseStream,
     Message,
     NotLeading,
-    PlanStream,
     RegisterManager,
     RegisterNode,
-    RegisterStream,
-    RenewNode,
     Report,
-    RunStream,
-    SealStream,
-    SetArchive,
-    SetDraining,
     Standing,
     TrimTopic,
-    UnregisterNode,
-    UnregisterStream,
-    UnsealStream,
 )
 from varlog.core.metarepo import MetadataRepository
 from varlog.core.metarepo import Role as Lead
@@ -66,29 +51,7 @@ HEARD_SECONDS: Final = 2.5
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetStanding, GetTail, TrimTopic}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
-    Role.MANAGER: frozenset[type[Message]](
-        {
-            GetMetadata,
-            RegisterManager,
-            RegisterNode,
-            UnregisterNode,
-            RenewNode,
-            SetDraining,
-            CreateTopic,
-            DeleteTopic,
-            SetArchive,
-            CreateStream,
-            RegisterStream,
-            UnregisterStream,
-            AbortStream,
-            PlanStream,
-            HoldStream,
-            LoseStream,
-            SealStream,
-            UnsealStream,
-            RunStream,
-        }
-    ),
+    Role.MANAGER: frozenset[type[Message]]({GetMetadata, RegisterManager}) | MANAGERS_REQUESTS,
 }
 """What each may ask for; only the manager may ask for changes of the cluster (M4)."""
 
