@@ -7,6 +7,8 @@ Every client has a connection of its own and goes on whatever happens to the dae
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -33,10 +35,18 @@ class Clients:
         """Position that any writer was told."""
         self.pause = 0.0
         """Seconds that a writer waits after each entry."""
+        self._sent = 0
+        self._latest = 0
+        """Number of the youngest acknowledged entry, counted over all writers as they send."""
         self._cluster = cluster
         self._stopping = False
         self._writing: list[asyncio.Task[None]] = []
         self._reading: list[asyncio.Task[None]] = []
+
+    def mark(self) -> Callable[[], bool]:
+        """Whether an entry that is sent from now on has been acknowledged; what is under way by now does not count."""
+        sent = self._sent
+        return lambda: self._latest > sent
 
     def start(self, *, writers: int, readers: int) -> None:
         for number in range(1, writers + 1):
@@ -77,18 +87,21 @@ class Clients:
                     break
                 sent = Sent(event(writer, number), self.greatest)
                 all_sent.append(sent)
+                self._sent += 1
+                note = partial(self._note, sent, self._sent)
                 future = await appender.append(sent.data)
-                future.add_done_callback(lambda done, sent=sent: self._note(sent, done))  # type: ignore[misc]
+                future.add_done_callback(note)
                 if self.pause:
                     await asyncio.sleep(self.pause)
 
-    def _note(self, sent: Sent, done: asyncio.Future[varlog.AppendResult]) -> None:
+    def _note(self, sent: Sent, number: int, done: asyncio.Future[varlog.AppendResult]) -> None:
         if done.cancelled():
             return
         error = done.exception()
         if error is None:
             sent.position = done.result().glsn
             self.acknowledged += 1
+            self._latest = max(self._latest, number)
             self.greatest = max(self.greatest, sent.position)
         elif isinstance(error, errors.VarlogError):
             sent.rejected = error.happened is False

@@ -260,9 +260,9 @@ class Demo:
                 await asyncio.sleep(SAMPLE_SECONDS)
 
     async def _goes_on(self, killed: float, sentence: str) -> None:
-        """Wait for the next acknowledgement; the cluster comes back by itself."""
-        before, deadline = self._clients.acknowledged, time.monotonic() + RECOVERY_SECONDS
-        while self._clients.acknowledged == before:
+        """Wait until what is sent from now on is acknowledged; the cluster comes back by itself."""
+        gone_on, deadline = self._clients.mark(), time.monotonic() + RECOVERY_SECONDS
+        while not gone_on():
             if time.monotonic() > deadline:
                 raise errors.DeadlineExceeded(f"the log did not go on within {RECOVERY_SECONDS:g} seconds")
             await asyncio.sleep(0.01)
