@@ -220,6 +220,23 @@ class Filled(VarlogError, code=55):
     """The position holds no entry and never will: it was filled. A scan or a subscription passes over it."""
 
 
+class Written(VarlogError, code=56):
+    """The position is written already, and what is written once stays; the answer holds what is there (S3)."""
+
+
+class LeaseExpired(VarlogError, code=57, retriable=True):
+    """The storage node has not heard from the metadata repository for too long and serves no chain until it has (S10);
+    another replica may, after a reconfiguration."""
+
+
+class WrongOrdering(VarlogError, code=58):
+    """The call is for topics of the other ordering: `varlog topic describe` says which one a topic has."""
+
+
+class NotSequencer(VarlogError, code=59):
+    """The projection does not name this sequencer for the topic, or not this start of it; renew the projection."""
+
+
 # 60-79: metadata
 
 

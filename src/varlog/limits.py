@@ -67,6 +67,22 @@ DEDUP_SEQUENCES_PER_WRITER: Final = 512
 DEDUP_SEQUENCES: Final = 65536
 """Over all writers of a log stream; beyond it the writers silent for longest, by log position, are forgotten."""
 
+# Sequencer ordering
+STRIPE_BLOCK: Final = 4096
+"""Consecutive positions that one log stream holds before the next one's turn comes, unless a topic says otherwise."""
+MAX_STRIPE_BLOCK: Final = MAX_BATCH_ENTRIES
+MAX_STRIPES: Final = 256
+"""Of one projection: how often the log streams of a topic may change before what was striped first is trimmed."""
+MAX_SEQUENCERS: Final = 64
+MAX_GRANTS: Final = 4096
+"""Batches that one request asks positions for."""
+CHAIN_WRITE_BYTES: Final = 1 * MIB
+"""Of batches in one message to a replica of a chain; a larger batch goes alone."""
+CHAIN_WRITE_BATCHES: Final = 1024
+CHAIN_DIGEST_LINES: Final = 16384
+NODE_LEASE_SECONDS: Final = 5.0
+"""So long after the last report that the metadata repository answered was sent, a storage node serves chains (S10)."""
+
 # Metadata repository
 MAX_NODES: Final = 1024
 MAX_TOPICS: Final = 4096

@@ -27,7 +27,8 @@ LLSN = NewType("LLSN", int)
 """Local log sequence number: the position of an entry in its log stream."""
 
 Epoch = NewType("Epoch", int)
-"""Raised by the metadata repository at every seal and unseal of a log stream: odd is sealed, even is running."""
+"""Raised by the metadata repository at every seal and unseal of a log stream: odd is sealed, even is running. A topic
+that a sequencer orders has one of its own, that of its projection, which counts up by one (S2)."""
 
 Version = NewType("Version", int)
 """Position in the metadata repository's one sequence of decisions."""
@@ -59,6 +60,17 @@ class StreamStatus(IntEnum):
     UNSEALING = 2
     RUNNING = 3
     ABORTED = 4
+    CHAINED = 5
+    """Of a topic that a sequencer orders: which replicas it has is said by the topic's projection."""
+
+
+class Ordering(IntEnum):
+    """Who says where an entry stands in its topic."""
+
+    COMMIT = 0
+    """The metadata repository, by cuts, after the entry is stored (O1)."""
+    SEQUENCER = 1
+    """A sequencer, before it is (S1)."""
 
 
 class CommitContext(NamedTuple):

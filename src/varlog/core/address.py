@@ -25,6 +25,11 @@ def unnamed_address(location: str) -> Address:
     return f"at/{location}"
 
 
+def sequencer_address(location: str) -> Address:
+    """The address of the sequencer that listens there."""
+    return f"sq/{location}"
+
+
 @lru_cache(limits.MAX_NODES)  # it is looked up for every batch that is sent
 def node_address(snid: StorageNodeID) -> Address:
     """The address of a storage node."""

@@ -256,6 +256,8 @@ def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
             yield Sight.SEALED, stream.lsid, stream.epoch
         case StreamStatus.UNSEALING:
             yield Sight.UNSEALING, stream.lsid, stream.epoch
+        case StreamStatus.CHAINED:
+            pass  # its topic's projection says how it is
         case StreamStatus.RUNNING:
             yield Sight.STILL, stream.lsid, stream.llsn_end
             known = world.replicas(stream.lsid)

@@ -5,7 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from varlog.core.messages.base import Message
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, Term, TopicID, Version
+from varlog.core.projection import Projection
+from varlog.types import (
+    GLSN,
+    LLSN,
+    Epoch,
+    LogStreamID,
+    Ordering,
+    StorageNodeID,
+    StreamStatus,
+    Term,
+    TopicID,
+    Version,
+)
 
 
 class GetMetadata(Message, frozen=True):
@@ -31,6 +43,17 @@ class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     min_replicas: int = 0
     archive: str = ""
     """Where what was trimmed can be read; empty if nowhere."""
+    ordering: Ordering = Ordering.COMMIT
+    block: int = 0
+    """Of a topic that a sequencer orders: how many consecutive positions go to one log stream,"""
+    projection: Projection | None = None
+    """and what is where; None before its first reconfiguration (S8)."""
+
+
+class SequencerInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    address: str
+    boot: int
+    """Of its last start."""
 
 
 class StreamInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,6 +90,7 @@ class Metadata(Message, frozen=True):
     """The address of the manager that registered last."""
     next_lsid: LogStreamID = LogStreamID(0)
     """Ids of log streams below this one were given out. What is not listed of them is no more, and never will be."""
+    sequencers: tuple[SequencerInfo, ...] = ()
 
 
 class Leading(Message, frozen=True):
@@ -144,6 +168,8 @@ class Tail(Message, frozen=True):
     code: int
     hwm: GLSN = GLSN(0)
     trim: GLSN = GLSN(0)
+    epoch: Epoch = Epoch(0)
+    """Of the projection, if the topic has one: a peek in this epoch, made before the question, holds (rule 20)."""
 
 
 class RegisterNode(Message, frozen=True):
@@ -215,6 +241,27 @@ class CreateTopic(Message, frozen=True):
     min_replicas: int
     first: GLSN = GLSN(1)
     """The first position it gives out."""
+    ordering: Ordering = Ordering.COMMIT
+    block: int = 0
+    """Of a topic that a sequencer orders: how many consecutive positions go to one log stream; 0: as many as usual."""
+
+
+class ProposeProjection(Message, frozen=True):
+    """Replace the projection of a topic that a sequencer orders (S7). Who was overtaken by another is refused."""
+
+    request: int
+    tpid: TopicID
+    base: Epoch
+    """The epoch of the projection to be replaced; 0 if there is none."""
+    projection: Projection
+
+
+class RegisterSequencer(Message, frozen=True):
+    """A sequencer says where it is, and that it has been started."""
+
+    request: int
+    address: str
+    boot: int
 
 
 class DeleteTopic(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from varlog.core.messages.base import Message
-from varlog.types import GLSN, LogStreamID, StorageNodeID
+from varlog.types import GLSN, LogStreamID, Ordering, StorageNodeID
 
 
 class AddNode(Message, frozen=True):
@@ -31,6 +31,9 @@ class AddTopic(Message, frozen=True):
     streams: int
     first: GLSN = GLSN(1)
     """The first position it gives out."""
+    ordering: Ordering = Ordering.COMMIT
+    block: int = 0
+    """Of a topic that a sequencer orders: how many consecutive positions go to one log stream; 0: as many as usual."""
 
 
 class RemoveTopic(Message, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from varlog.core.messages.base import Message
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID, Version
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Ordering, ReplicaState, StorageNodeID, TopicID, Version
 
 
 class GetInfo(Message, frozen=True):
@@ -99,6 +99,7 @@ class AddLogStream(Message, frozen=True):
     lsid: LogStreamID
     volume: str = ""
     """The path of the volume; empty lets the node choose."""
+    ordering: Ordering = Ordering.COMMIT
 
 
 class RemoveLogStream(Message, frozen=True):
