@@ -134,6 +134,11 @@ class ChainSeal(Message, frozen=True):
     request: int
     lsid: LogStreamID
     epoch: Epoch
+    base: Epoch = Epoch(0)
+    """Of the projection in which it is a member of the chain: who never promised that epoch is none, whatever the
+    projection says, and refuses. 0 before the first projection, and of a replica that joins."""
+    joins: bool = False
+    """It is no member yet: until it has become a copy of the tail it serves nobody (rule 22)."""
 
 
 class ChainSealed(Message, frozen=True):
@@ -165,7 +170,8 @@ class ChainCopy(Message, frozen=True):
     """The source's."""
     source: StorageNodeID
     end: GLSN = GLSN(0)
-    """Where the source, sealed, ends: be complete then. 0: it is being written; follow it."""
+    """Where the source, sealed, ends: be complete then; only a replica that was sealed as one that joins takes this,
+    and once, for a request that comes late must not wipe a member. 0: the source is being written; follow it."""
 
 
 class ChainCopied(Message, frozen=True):
