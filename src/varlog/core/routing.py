@@ -12,9 +12,10 @@ from collections.abc import Sequence as Seq
 
 from varlog.core.blacklist import Blacklist
 from varlog.core.messages import Metadata, StreamInfo, TopicInfo
+from varlog.core.projection import Projection
 from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
 
-_HOLDS_ENTRIES = (StreamStatus.RUNNING, StreamStatus.UNSEALING, StreamStatus.SEALED)
+_HOLDS_ENTRIES = (StreamStatus.RUNNING, StreamStatus.UNSEALING, StreamStatus.SEALED, StreamStatus.CHAINED)
 
 
 class Routing:
@@ -52,6 +53,11 @@ class Routing:
 
     def topic(self, tpid: TopicID) -> TopicInfo | None:
         return self._topics.get(tpid)
+
+    def projection(self, tpid: TopicID) -> Projection | None:
+        """What is where in a topic that a sequencer orders; None of any other, or if that is not known."""
+        topic = self._topics.get(tpid)
+        return topic.projection if topic is not None else None
 
     def note_trim(self, tpid: TopicID, glsn: GLSN) -> None:
         """This client was told of a trim point; it may be newer than the metadata."""

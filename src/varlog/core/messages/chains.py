@@ -196,6 +196,8 @@ class GetDigest(Message, frozen=True):
     lsid: LogStreamID
     epoch: Epoch
     glsn: GLSN
+    runs: bool = False
+    """Only which positions are written: batches that follow each other are one line, without time and checksum."""
 
 
 class Digest(Message, frozen=True):
