@@ -20,9 +20,15 @@ from varlog.core.messages import (
     Append,
     AppendReplies,
     AppendReply,
+    ChainPart,
+    ChainRead,
+    ChainWrite,
+    ChainWritten,
     FetchLog,
+    Granted,
     LogPart,
     Message,
+    Next,
     Replicate,
     Scan,
     ScanReply,
@@ -31,6 +37,7 @@ from varlog.wire import Ping, catalogue, hot
 
 U16, U32, U64 = (1 << 16) - 1, (1 << 32) - 1, (1 << 64) - 1
 STORED_LINE = st.tuples(*(st.integers(0, most) for most in (U64, U64, U32, U64, U64, U64)), st.binary(max_size=300))
+REFUSAL = st.tuples(*(st.integers(0, most) for most in (U32, U16, U64, U64)), st.binary(max_size=300))
 NARROW: dict[tuple[type[Message], str], st.SearchStrategy[Any]] = {
     (AppendReply, "code"): st.integers(0, U16),
     (AppendReply, "count"): st.integers(0, U32),
@@ -41,6 +48,14 @@ NARROW: dict[tuple[type[Message], str], st.SearchStrategy[Any]] = {
     (ScanReply, "batches"): st.lists(STORED_LINE, max_size=5).map(tuple),
     (FetchLog, "max_bytes"): st.integers(0, U32),
     (LogPart, "code"): st.integers(0, U16),
+    (Next, "counts"): st.lists(st.integers(0, U32), min_size=1, max_size=5).map(tuple),
+    (Granted, "code"): st.integers(0, U16),
+    (Granted, "skipped"): st.lists(st.tuples(st.integers(0, U64), st.integers(0, U32)), max_size=3).map(tuple),
+    (ChainWritten, "code"): st.integers(0, U16),
+    (ChainWritten, "refused"): st.lists(REFUSAL, max_size=5).map(tuple),
+    (ChainRead, "max_bytes"): st.integers(0, U32),
+    (ChainPart, "code"): st.integers(0, U16),
+    (ChainPart, "batches"): st.lists(STORED_LINE, max_size=5).map(tuple),
     (Append, "batch"): st.binary(max_size=40_000),
     (Ping, "payload"): st.binary(max_size=limits.MAX_PING_BYTES),
 }
@@ -55,6 +70,11 @@ COLUMNS: dict[type[Message], dict[str, st.SearchStrategy[Any]]] = {
     },
     Replicate: {
         "prev_sequences": st.integers(0, U64),
+        "batches": st.one_of(st.binary(max_size=40_000), VIEWS),
+    },
+    ChainWrite: {
+        "glsns": st.integers(0, U64),
+        "times": st.integers(0, U64),
         "batches": st.one_of(st.binary(max_size=40_000), VIEWS),
     },
     LogPart: {

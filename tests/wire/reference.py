@@ -11,12 +11,19 @@ from types import ModuleType
 from typing import NamedTuple
 
 from varlog import types
+from varlog.core import projection
 from varlog.core.messages import (
     AppendReplies,
+    ChainPart,
+    ChainWrite,
+    ChainWritten,
+    Granted,
     LogPart,
     Message,
+    Next,
     Replicate,
     ScanReply,
+    chains,
     data,
     metadata,
     operating,
@@ -24,7 +31,7 @@ from varlog.core.messages import (
     replicas,
 )
 from varlog.errors import VarlogError
-from varlog.wire import catalogue, hello, hot
+from varlog.wire import catalogue, chained, hello, hot
 
 WIDTHS = {"B": ("u8", 1), "H": ("u16", 2), "I": ("u32", 4), "Q": ("u64", 8), "?": ("bool", 1)}
 FIXED: dict[type[Message], list[str]] = {
@@ -42,17 +49,26 @@ FIXED: dict[type[Message], list[str]] = {
         "base_bytes",
         "detail_bytes",
     ],
+    Next: ["request", "tpid", "epoch", "batches"],
+    Granted: ["request", "code", "epoch", "time", "batches", "skips", "detail_bytes"],
+    ChainWrite: ["request", "lsid", "epoch", "batches"],
+    ChainWritten: ["request", "lsid", "code", "epoch", "synced", "refusals", "detail_bytes"],
+    ChainPart: ["request", "lsid", "code", "epoch", "end", "seen", "first", "batches", "detail_bytes"],
 }
 """The fixed parts that end with how much follows them; the text beside the tables says what does."""
 STORED = ["glsn", "llsn", "count", "epoch", "version", "time", "length"]
+REFUSED = ["batch", "code", "glsn", "time", "length"]
 GROUPS = {
     0: "The hello, and whether anyone is there",
     16: "Client and storage node",
+    21: "Client and sequencer",
     24: "Storage nodes among themselves",
+    28: "Client and the replicas of a chain",
     32: "Storage node and metadata repository",
     48: "Manager or client, and storage node",
     64: "Anyone and the metadata repository",
     96: "Operators and the manager",
+    112: "The sequencer ordering",
 }
 
 
@@ -117,7 +133,7 @@ def default_of(value: ast.expr | None) -> str:
             return ast.unparse(value).lower()
 
 
-MODULES = (types, ordering, replicas, data, metadata, operating, hello, hot)
+MODULES = (types, ordering, replicas, data, projection, metadata, operating, chains, hello, hot)
 KINDS = {kind.name: kind for module in MODULES for kind in kinds_of(module)}
 
 
@@ -157,7 +173,7 @@ def parts() -> str:
     mentioned = " ".join(field.type for kind in KINDS.values() for field in kind.fields)
     inside = [kind for kind in KINDS.values() if not kind.is_message and kind.name in mentioned]
     texts = [described(f"#### {kind.name}", kind) for kind in inside]
-    enums: list[type[IntEnum]] = [types.ReplicaState, types.StreamStatus, hello.Role]
+    enums: list[type[IntEnum]] = [types.ReplicaState, types.StreamStatus, types.Ordering, hello.Role]
     return "\n".join([*texts, *(f"#### {enum.__name__}\n\n{values(enum)}" for enum in enums)])
 
 
@@ -191,6 +207,10 @@ def stored() -> str:
     return table(("Offset", "Type", "Field"), list(offsets(hot.STORED.format[1:], STORED)))
 
 
+def refused() -> str:
+    return table(("Offset", "Type", "Field"), list(offsets(chained.REFUSED.format[1:], REFUSED)))
+
+
 def offsets(layout: str, names: Sequence[str]) -> Iterator[tuple[int, str, str]]:
     at = 0
     for letter, name in zip(layout, names, strict=False):
@@ -202,6 +222,7 @@ def offsets(layout: str, names: Sequence[str]) -> Iterator[tuple[int, str, str]]
 GENERATED: dict[str, Callable[[], str]] = {
     "packed": packed,
     "stored": stored,
+    "refused": refused,
     "errors": errors,
     "messages": every_message,
     "parts": parts,

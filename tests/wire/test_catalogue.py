@@ -18,7 +18,7 @@ from tests.wire.made import CLASSES, U64, frame, some
 from varlog import errors, limits
 from varlog.batch import Buffer
 from varlog.core.messages import Append, AppendReplies, AppendReply, CreateTopic, Message, Replicate, ScanReply
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Ordering, Sequence
 from varlog.wire import Ping, catalogue, hot
 from varlog.wire.hello import Refused
 
@@ -311,7 +311,8 @@ def test_a_run_that_is_gone_does_not_lend_its_bytes_to_the_next() -> None:
 
 def test_fields_may_be_added_at_the_end() -> None:
     codec = catalogue.CODECS[catalogue.NUMBERS[CreateTopic]][1]
-    body = msgspec.msgpack.encode([1, "name", 3, 2, 5, "of a later version", [1, {}]])
-    assert codec.decode(memoryview(body), 0, len(body)) == CreateTopic(1, "name", 3, 2, GLSN(5))
+    body = msgspec.msgpack.encode([1, "name", 3, 2, 5, 1, 64, "of a later version", [1, {}]])
+    sent = CreateTopic(1, "name", 3, 2, GLSN(5), Ordering.SEQUENCER, 64)
+    assert codec.decode(memoryview(body), 0, len(body)) == sent
     body = msgspec.msgpack.encode([1, "name", 3, 2])
     assert codec.decode(memoryview(body), 0, len(body)) == CreateTopic(1, "name", 3, 2, GLSN(1)), "by an older sender"

@@ -120,6 +120,8 @@ def test_the_numbers_are_the_code_s() -> None:
         hot.MAX_SCAN_REPLY,
         hot.MAX_COPIED_BYTES,
         limits.COPY_PART_BATCHES,
+        limits.CHAIN_WRITE_BATCHES,
+        limits.MAX_GRANTS,
         8 + limits.MAX_PING_BYTES,
         limits.DEDUP_SEQUENCES_PER_WRITER,
     ):
@@ -167,7 +169,7 @@ def test_the_client_shown_works() -> None:
         server = await Server.start("127.0.0.1:0", identity, frozenset({Role.CLIENT}), SECRET, Repository())
         host, port = parse_address(server.address)
         answer = await asyncio.to_thread(ask, host, port, CLUSTER, KEY)
-        assert answer == [1, 9, [], [], [], "manager:9093", 0]
+        assert answer == [1, 9, [], [], [], "manager:9093", 0, []]
         with pytest.raises(AssertionError, match="does not know the secret"):
             await asyncio.to_thread(ask, host, port, CLUSTER, bytes(32))
         with pytest.raises(ConnectionError, match="refused with code 102: the dialer is of cluster 8"):

@@ -1,8 +1,8 @@
 """The catalogue: which number each message has on the wire, and how its body is made.
 
 A number is given once and never changes its meaning; gaps are left so that what belongs together can stay together. The
-messages of `hot` are packed by hand, all others are msgpack arrays of their fields in order. A receiver ignores fields
-it does not know at the end of such an array, and takes the default for fields that are missing there.
+messages of `hot` and `chained` are packed by hand, all others are msgpack arrays of their fields in order. A receiver
+ignores fields it does not know at the end of such an array, and takes the default for fields that are missing there.
 
 What goes wrong while bytes are taken apart, whatever it is, is the sender's fault and a `ProtocolError`.
 """
@@ -20,7 +20,7 @@ from varlog.batch import Buffer
 from varlog.core import messages as core
 from varlog.core.messages import Message
 from varlog.errors import InvalidArgument
-from varlog.wire import hello, hot
+from varlog.wire import chained, hello, hot
 from varlog.wire.hot import Codec, Decode, Out
 
 HOT: Final[Sequence[tuple[int, type[Message], Callable[[int], Codec]]]] = [
@@ -35,6 +35,12 @@ HOT: Final[Sequence[tuple[int, type[Message], Callable[[int], Codec]]]] = [
     (25, core.ReplicateAck, hot.replicate_ack),
     (26, core.FetchLog, hot.fetch_log),
     (27, core.LogPart, hot.log_part),
+    (21, core.Next, chained.next_positions),
+    (22, core.Granted, chained.granted),
+    (28, core.ChainWrite, chained.chain_write),
+    (29, core.ChainWritten, chained.chain_written),
+    (30, core.ChainRead, chained.chain_read),
+    (31, core.ChainPart, chained.chain_part),
 ]
 
 HELLO: Final[Sequence[tuple[int, type[Message]]]] = [
@@ -116,6 +122,17 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (109, core.Diagnose),
     (110, core.Diagnosis),
     (111, core.AttachArchive),
+    # The sequencer ordering: anyone, a sequencer, the replicas of chains, and the metadata repository
+    (112, core.Peek),
+    (113, core.Peeked),
+    (114, core.ChainSeal),
+    (115, core.ChainSealed),
+    (116, core.ChainCopy),
+    (117, core.ChainCopied),
+    (118, core.GetDigest),
+    (119, core.Digest),
+    (120, core.ProposeProjection),
+    (121, core.RegisterSequencer),
 ]
 
 _HEADER = Struct(hot.FRAME)

@@ -51,6 +51,7 @@ class Role(IntEnum):
     STORAGE_NODE = 2
     METADATA_REPOSITORY = 3
     MANAGER = 4
+    SEQUENCER = 5
 
 
 class Identity(NamedTuple):

@@ -25,9 +25,15 @@ from varlog.core.messages import (
     Append,
     AppendReplies,
     AppendReply,
+    ChainPart,
+    ChainRead,
+    ChainWrite,
+    ChainWritten,
     FetchLog,
+    Granted,
     LogPart,
     Message,
+    Next,
     Replicate,
     ReplicateAck,
     Scan,
@@ -94,21 +100,27 @@ LAYOUTS: Final[dict[type[Message], str]] = {
     ReplicateAck: "QQQ?QQ",
     FetchLog: "QQQQQQI?",
     LogPart: "QQHQQIIIH",
+    Next: "QQQI",
+    Granted: "QHQQIIH",
+    ChainWrite: "QQQI",
+    ChainWritten: "QQHQ?IH",
+    ChainRead: "QQQQI?Q",
+    ChainPart: "QQHQQQQIH",
 }
-"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Four differ. `ScanReply`:
+"""The fixed part of each, in the order of its fields; a batch or payload is what follows. Some differ. `ScanReply`:
 its fixed part is request, lsid, code, complete_to, first, number n of batches and bytes of detail; n times `STORED`,
 the detail and the batches follow. `AppendReplies` and `Replicate`: the fixed part ends with the number n of what
 follows in columns: n requests, n llsns (u64 each) and n counts (u32); or n previous sequences (u64), the lengths of n
 batches (u32), and the batches. `LogPart`: the fixed part ends with the numbers n of batches and m of commits, and the
 bytes of base and detail; n epochs, n previous sequences (u64 each) and n lengths (u32), m commits of eight u64, the
-base, the detail and the batches follow."""
+base, the detail and the batches follow. Those of the sequencer ordering are described in `chained`."""
 
 STORED_FIELDS: Final = "QQIQQQI"
 STORED: Final = Struct("<" + STORED_FIELDS)
 """Of each batch: glsn, llsn, count, epoch, version, time, length of the batch."""
 
 
-def _fixed(cls: type[Message]) -> tuple[Callable[..., bytes], Callable[..., tuple[Any, ...]], int]:
+def fixed_part(cls: type[Message]) -> tuple[Callable[..., bytes], Callable[..., tuple[Any, ...]], int]:
     """To pack the fixed part behind its frame's header, to unpack it, and its size."""
     body = Struct("<" + LAYOUTS[cls])
     return Struct(FRAME + LAYOUTS[cls]).pack, body.unpack_from, body.size
@@ -119,7 +131,7 @@ def sealed(rest: bytes) -> bytes:
     return _CRC.pack(crc32c(rest)) + rest
 
 
-def _seal_pieces(first: bytes, batches: Sequence[Buffer], out: Out) -> None:
+def seal_pieces(first: bytes, batches: Sequence[Buffer], out: Out) -> None:
     """The same of a frame whose batches are sent from where they lie."""
     crc = crc32c(first)
     for batch in batches:
@@ -137,7 +149,7 @@ def _payload_size(payload: Buffer, most: int) -> int:
 
 
 def ping(number: int) -> Codec:
-    pack, unpack, _ = _fixed(Ping)
+    pack, unpack, _ = fixed_part(Ping)
 
     def encode(message: Ping, out: Out) -> int:
         size = 8 + _payload_size(message.payload, limits.MAX_PING_BYTES)
@@ -151,7 +163,7 @@ def ping(number: int) -> Codec:
 
 
 def pong(number: int) -> Codec:
-    pack, unpack, _ = _fixed(Pong)
+    pack, unpack, _ = fixed_part(Pong)
 
     def encode(message: Pong, out: Out) -> int:
         out(sealed(pack(16, number, 0, message.request, message.time)))
@@ -164,7 +176,7 @@ def pong(number: int) -> Codec:
 
 
 def append(number: int) -> Codec:
-    pack, unpack, _ = _fixed(Append)
+    pack, unpack, _ = fixed_part(Append)
 
     def encode(message: Append, out: Out) -> int:
         batch = message.batch
@@ -184,7 +196,7 @@ def append(number: int) -> Codec:
         if size <= JOIN_BYTES:
             out(sealed(head + batch))
         else:
-            _seal_pieces(head, (batch,), out)
+            seal_pieces(head, (batch,), out)
         return HEADER_BYTES + 40 + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
@@ -199,7 +211,7 @@ def append(number: int) -> Codec:
 
 
 def append_reply(number: int) -> Codec:
-    pack, unpack, size = _fixed(AppendReply)
+    pack, unpack, size = fixed_part(AppendReply)
 
     def encode(message: AppendReply, out: Out) -> int:
         out(
@@ -229,7 +241,7 @@ def append_reply(number: int) -> Codec:
 
 
 def append_replies(number: int) -> Codec:
-    pack, unpack, head = _fixed(AppendReplies)
+    pack, unpack, head = fixed_part(AppendReplies)
     each = 8 + 8 + 4
 
     def encode(message: AppendReplies, out: Out) -> int:
@@ -255,7 +267,7 @@ def append_replies(number: int) -> Codec:
 
 
 def replicate(number: int) -> Codec:
-    pack, unpack, head = _fixed(Replicate)
+    pack, unpack, head = fixed_part(Replicate)
     each = 8 + 4
     unpack_one = Struct("<QI").unpack_from
     most, most_bytes = limits.REPLICATE_BATCHES, limits.MAX_BATCH_BYTES
@@ -282,7 +294,7 @@ def replicate(number: int) -> Codec:
             last = (message, frame)
             out(frame)
         else:
-            _seal_pieces(fixed + columns, batches, out)
+            seal_pieces(fixed + columns, batches, out)
         return HEADER_BYTES + body
 
     def adopt(body: bytes | memoryview, begin: int, end: int) -> Message:
@@ -313,7 +325,7 @@ def replicate(number: int) -> Codec:
 
 
 def replicate_ack(number: int) -> Codec:
-    pack, unpack, size = _fixed(ReplicateAck)
+    pack, unpack, size = fixed_part(ReplicateAck)
 
     def encode(message: ReplicateAck, out: Out) -> int:
         out(
@@ -340,7 +352,7 @@ def replicate_ack(number: int) -> Codec:
 
 
 def scan(number: int) -> Codec:
-    pack, unpack, size = _fixed(Scan)
+    pack, unpack, size = fixed_part(Scan)
 
     def encode(message: Scan, out: Out) -> int:
         out(
@@ -372,7 +384,7 @@ are, if they are small."""
 
 
 def scan_reply(number: int) -> Codec:
-    pack, unpack, head = _fixed(ScanReply)
+    pack, unpack, head = fixed_part(ScanReply)
     step = STORED.size
 
     def encode(message: ScanReply, out: Out) -> int:
@@ -390,7 +402,7 @@ def scan_reply(number: int) -> Codec:
             size, number, 0, message.request, message.lsid, message.code, message.complete_to, message.first, n,
             len(detail),
         )  # fmt: skip
-        _seal_pieces(b"".join((fixed, struct.pack("<" + n * STORED_FIELDS, *fields), detail)), batches, out)
+        seal_pieces(b"".join((fixed, struct.pack("<" + n * STORED_FIELDS, *fields), detail)), batches, out)
         return HEADER_BYTES + size
 
     def adopt(view: memoryview, begin: int, end: int) -> Message:
@@ -417,7 +429,7 @@ def scan_reply(number: int) -> Codec:
 
 
 def fetch_log(number: int) -> Codec:
-    pack, unpack, size = _fixed(FetchLog)
+    pack, unpack, size = fixed_part(FetchLog)
 
     def encode(message: FetchLog, out: Out) -> int:
         out(sealed(pack(size, number, 0, *msgspec.structs.astuple(message))))
@@ -434,7 +446,7 @@ MAX_COPIED_BYTES: Final = limits.COPY_PART_BYTES + limits.MAX_BATCH_BYTES
 
 
 def log_part(number: int) -> Codec:
-    pack, unpack, head = _fixed(LogPart)
+    pack, unpack, head = fixed_part(LogPart)
     commit = Struct("<8Q")
     most = limits.COPY_PART_BATCHES
     """Every commit in a part ends with one of its batches, so there are no more of them than that."""
@@ -453,7 +465,7 @@ def log_part(number: int) -> Codec:
             size, number, 0, message.request, message.lsid, message.code, message.committed_end, message.llsn, n, m,
             len(base), len(detail),
         )  # fmt: skip
-        _seal_pieces(fixed + told, batches, out)
+        seal_pieces(fixed + told, batches, out)
         return HEADER_BYTES + size
 
     def adopt(view: memoryview, begin: int, end: int) -> Message:
