@@ -76,6 +76,8 @@ MAX_STRIPES: Final = 256
 MAX_SEQUENCERS: Final = 64
 MAX_GRANTS: Final = 4096
 """Batches that one request asks positions for."""
+MAX_WAITING_GRANTS: Final = 65536
+"""Batches that wait for positions, of one sequencer, while it asks for the projection of their epoch."""
 CHAIN_WRITE_BYTES: Final = 1 * MIB
 """Of batches in one message to a replica of a chain; a larger batch goes alone."""
 CHAIN_WRITE_BATCHES: Final = 1024
