@@ -13,6 +13,7 @@ from tests.core.mutated import mutations
 from varlog import limits
 from varlog.core import metastate as m
 from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState
+from varlog.core.projection import Chain, Projection, Stripe
 from varlog.errors import ConsistencyViolation, MalformedMetadata
 from varlog.types import (
     GLSN,
@@ -20,6 +21,7 @@ from varlog.types import (
     CommitContext,
     Epoch,
     LogStreamID,
+    Ordering,
     StorageNodeID,
     StreamStatus,
     TopicID,
@@ -58,6 +60,12 @@ def cluster() -> MetadataState:
         *running(TWO, TOPIC),
         *running(THREE, OTHER),
     )
+
+
+def projection(epoch: int, start: int, *nodes: int) -> Projection:
+    """Log stream 1, ten positions at a time, on these nodes, or on both."""
+    chain = Chain(ONE, tuple(map(StorageNodeID, nodes)) or NODES)
+    return Projection(Epoch(epoch), "host:3", 7, GLSN(start), 0, (Stripe(GLSN(1), 10, (ONE,)),), (chain,))
 
 
 def first_cut(time: int = 10) -> Cut:
@@ -186,8 +194,80 @@ def test_every_kind_of_entry_survives_encoding() -> None:
     entries += [m.NodeAnnounced(NODES[0], "host:2", ("/v",), 1 << 32, "ab", "cd"), m.NodeRenewed(NODES[0], 2, "ef")]
     entries += [m.NodeDraining(NODES[0], True), m.StreamPlanned(ONE, NODES[1], NODES[0]), m.StreamHeld(ONE, True)]
     entries += [m.StreamLost(ONE, GLSN(3), NODES[:1]), m.ArchiveAttached(TOPIC, "s3://bucket/orders")]
+    entries += [m.SequencerRegistered("host:3", 7, "host:4"), m.Projected(TOPIC, projection(1, 1))]
     assert [m.decode_entry(m.encode_entry(entry)) for entry in entries] == entries
     assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
+
+
+# Topics that a sequencer orders
+
+
+def sequenced() -> MetadataState:
+    """Two nodes, a sequencer, and topic 1 with log stream 1, which a sequencer orders and which begins at 5."""
+    return apply(
+        MetadataState(),
+        m.NodeRegistered(NODES[0]),
+        m.NodeRegistered(NODES[1]),
+        m.SequencerRegistered("host:3", 7),
+        m.TopicCreated(TOPIC, "orders", 2, 1, GLSN(5), Ordering.SEQUENCER, 10),
+        m.StreamCreating(ONE, TOPIC),
+        m.StreamRegistered(ONE, NODES, ("/a", "/b")),
+    )
+
+
+def test_S8_a_log_stream_that_a_sequencer_orders_has_no_epoch_before_its_first_projection() -> None:
+    state = sequenced()
+    stream, topic = state.streams[ONE], state.topics[TOPIC]
+    assert (stream.status, stream.epoch, stream.replicas) == (StreamStatus.CHAINED, 0, NODES)
+    assert (topic.epoch, topic.hwm, topic.trim) == (0, 4, 4)
+
+
+def test_S2_a_projection_says_how_the_log_streams_are() -> None:
+    state = apply(sequenced(), m.Projected(TOPIC, projection(1, 5)), m.Projected(TOPIC, projection(4, 31, 2)))
+    stream, topic = state.streams[ONE], state.topics[TOPIC]
+    assert (topic.epoch, topic.hwm, topic.trim) == (4, 30, 4)
+    assert (stream.status, stream.epoch, stream.replicas, stream.primary) == (StreamStatus.CHAINED, 4, (2,), 2)
+    assert stream.volumes == {NODES[1]: "/b"}
+
+
+@pytest.mark.parametrize("epoch", [3, 4])
+def test_S7_the_epoch_of_a_projection_only_grows(epoch: int) -> None:
+    state = apply(sequenced(), m.Projected(TOPIC, projection(4, 5)))
+    with pytest.raises(ConsistencyViolation, match="EPOCH_MONOTONE"):
+        apply(state, m.Projected(TOPIC, projection(epoch, 5)))
+
+
+def test_a_trim_beyond_the_last_reconfiguration_tells_how_far_the_topic_is() -> None:
+    state = apply(sequenced(), m.Projected(TOPIC, projection(1, 5)), m.Trimmed(TOPIC, GLSN(40)))
+    assert (state.topics[TOPIC].hwm, state.topics[TOPIC].trim) == (40, 40)
+    apply(state, m.Projected(TOPIC, projection(2, 41)))
+    assert state.topics[TOPIC].hwm == 40
+
+
+def test_who_registered_last_as_a_sequencer_is_last() -> None:
+    state = apply(sequenced(), m.SequencerRegistered("host:4", 1), m.SequencerRegistered("host:3", 8))
+    assert list(state.sequencers.items()) == [("host:4", 1), ("host:3", 8)]
+    apply(state, m.SequencerRegistered("host:5", 2, "host:4"))
+    assert list(state.sequencers.items()) == [("host:3", 8), ("host:5", 2)]
+
+
+def test_a_checkpoint_keeps_projections_and_sequencers() -> None:
+    state = apply(sequenced(), m.Projected(TOPIC, projection(1, 5)))
+    again = Checkpoint.decode(Checkpoint(state, {}).encode()).state
+    assert again == state
+    assert list(again.sequencers) == list(state.sequencers)
+
+
+def test_what_was_written_before_there_were_sequencers_is_still_read() -> None:
+    """As entries and checkpoints were then: shorter."""
+    created = msgspec.msgpack.encode(["TopicCreated", 1, "orders", 2, 1, 5])
+    assert m.decode_entry(created) == m.TopicCreated(TOPIC, "orders", 2, 1, GLSN(5))
+    told = msgspec.msgpack.decode(Checkpoint(cluster(), {}).encode())
+    del told[0]["sequencers"]
+    told[0]["topics"] = {tpid: topic[:7] for tpid, topic in told[0]["topics"].items()}
+    again = Checkpoint.decode(msgspec.msgpack.encode(told)).state
+    assert again == cluster()
+    assert again.topics[TOPIC].ordering is Ordering.COMMIT
 
 
 # The cuts a replica may still ask for

@@ -97,13 +97,24 @@ class Audience:
             self._send_commit(snid, version, (), (), (_end(stream),), ())
         replicas = set(stream.replicas)
         for snid in sorted(replicas - hosts):
-            node = self.nodes.get(snid)
-            if node is not None and node.told is not None:
-                self.tell_state(node, [s for s in self._state.streams.values() if snid in s.replicas], Version(0))
+            self._introduce(snid)
         if before <= replicas:
             self._hosts[stream.tpid] = hosts | replicas
         else:
             self.find_hosts()
+
+    def follow_chains(self, tpid: TopicID) -> None:
+        """The chains of a topic that a sequencer orders have changed. Of an epoch nodes hear from whoever seals them
+        (S6); but who has to do with the topic only now is given the state as it is, for what is trimmed (rule 5)."""
+        before = self._hosts.get(tpid, set())
+        self.find_hosts()
+        for snid in sorted(self._hosts.get(tpid, set()) - before):
+            self._introduce(snid)
+
+    def _introduce(self, snid: StorageNodeID) -> None:
+        node = self.nodes.get(snid)
+        if node is not None and node.told is not None:
+            self.tell_state(node, [s for s in self._state.streams.values() if snid in s.replicas], Version(0))
 
     def tell_epoch(self, version: Version, stream: Stream) -> None:
         for snid in sorted(self._hosts.get(stream.tpid, ())):

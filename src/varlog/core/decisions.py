@@ -7,12 +7,12 @@ one; a log stream left in CREATING is aborted by whoever finds it.) A refusal ch
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from varlog import errors, limits
 from varlog.core import identity
 from varlog.core import metastate as m
+from varlog.core.admissible import check_place, check_proof, check_room, check_set, check_volumes, load
 from varlog.core.messages import (
     AbortStream,
     AnnounceNode,
@@ -23,8 +23,10 @@ from varlog.core.messages import (
     LoseStream,
     Message,
     PlanStream,
+    ProposeProjection,
     RegisterManager,
     RegisterNode,
+    RegisterSequencer,
     RegisterStream,
     RenewNode,
     RunStream,
@@ -37,7 +39,9 @@ from varlog.core.messages import (
     UnsealStream,
 )
 from varlog.core.metastate import AnyEntry, MetadataState, Node, Stream
-from varlog.types import FIRST_EPOCH, MAX_ID, Epoch, LogStreamID, StorageNodeID, StreamStatus
+from varlog.core.projecting import names_stream, propose, register_sequencer
+from varlog.core.projection import NEVER
+from varlog.types import FIRST_EPOCH, MAX_ID, Epoch, LogStreamID, Ordering, StorageNodeID, StreamStatus
 
 
 class Already(NamedTuple):
@@ -82,6 +86,8 @@ def _decide_on_topic(state: MetadataState, request: Message) -> Decision:
             return trim(state, request)
         case CreateTopic():
             return create_topic(state, request)
+        case ProposeProjection():
+            return propose(state, request) or ALREADY
         case SetArchive():
             return set_archive(state, request)
         case DeleteTopic(_, tpid):
@@ -102,8 +108,10 @@ def _decide_on_member(state: MetadataState, request: Message) -> Decision:
             return renew_node(state, request)
         case SetDraining():
             return set_draining(state, request)
+        case RegisterSequencer():
+            return register_sequencer(state, request) or ALREADY
         case RegisterManager(_, address):
-            _check_place(address)
+            check_place(address)
             return ALREADY if state.manager == address else m.ManagerRegistered(address)
         case _:
             raise errors.InvalidArgument(f"{type(request).__name__} is nothing to decide on")
@@ -114,10 +122,10 @@ def register_node(state: MetadataState, request: RegisterNode) -> Decision:
     the node its secret, so that is said only if the proof on record is the one in the request."""
     if not 1 <= request.snid <= MAX_ID:
         raise errors.InvalidArgument(f"a storage node's id goes from 1 to {MAX_ID}, not {request.snid}")
-    _check_place(request.address, request.volumes)
+    check_place(request.address, request.volumes)
     generation = request.generation if request.proof else 0
     if request.proof:
-        _check_proof(request.proof, request.generation)
+        check_proof(request.proof, request.generation)
     node = state.nodes.get(request.snid)
     if node is None:
         if len(state.nodes) >= limits.MAX_NODES:
@@ -135,11 +143,11 @@ def announce_node(state: MetadataState, request: AnnounceNode) -> Decision:
     node = state.nodes.get(request.snid)
     if node is None:
         raise errors.UnknownNode(f"storage node {request.snid} is not registered; add it with its address")
-    _check_place(request.address, request.volumes)
+    check_place(request.address, request.volumes)
     who = identity.Recorded(node.generation, node.proof, node.next_proof, node.boot)
     if node.proof:
         if request.next_proof:
-            _check_proof(request.next_proof)
+            check_proof(request.next_proof)
         who = identity.admit(request.snid, who, request.boot, request.secret, request.next_proof)
     before = (node.address, node.volumes, node.boot, node.proof, node.next_proof)
     if before == (request.address, request.volumes, who.boot, who.proof, who.next_proof):
@@ -152,7 +160,7 @@ def renew_node(state: MetadataState, request: RenewNode) -> Decision:
     log stream may be running, or about to run, with a set it is in; in that of one that is sealed it may stay, since a
     replica that is empty is not unsealed before it has everything again (rule 2)."""
     node = _node(state, request.snid)
-    _check_proof(request.proof, request.generation + 1)
+    check_proof(request.proof, request.generation + 1)
     if (node.generation, node.proof) == (request.generation + 1, request.proof):
         return ALREADY
     if node.generation != request.generation:
@@ -186,8 +194,8 @@ def _check_can_leave(state: MetadataState, stream: Stream, snid: StorageNodeID, 
     left = staying.intersection(stream.replicas)
     if len(left) >= least:
         return
-    load = _load(state, staying)
-    spare = [other for other in staying - left if load[other] < limits.MAX_LOG_STREAMS_PER_NODE]
+    loads = load(state, staying)
+    spare = [other for other in staying - left if loads[other] < limits.MAX_LOG_STREAMS_PER_NODE]
     if len(left) + len(spare) < least:
         raise errors.Conflict(
             f"storage node {snid} cannot be drained: log stream {stream.lsid} needs {least} replicas, would have "
@@ -219,16 +227,6 @@ def _hosted(state: MetadataState, snid: StorageNodeID) -> list[LogStreamID]:
     return [stream.lsid for stream in state.streams.values() if snid in stream.replicas]
 
 
-def _load(state: MetadataState, snids: Iterable[StorageNodeID]) -> dict[StorageNodeID, int]:
-    """How many log streams each of the nodes has, or is about to get."""
-    load = dict.fromkeys(snids, 0)
-    for stream in state.streams.values():
-        for snid in {*stream.replicas, stream.joining}:
-            if snid in load:
-                load[snid] += 1
-    return load
-
-
 def _stream(state: MetadataState, lsid: LogStreamID) -> Stream:
     stream = state.streams.get(lsid)
     if stream is None:
@@ -238,14 +236,25 @@ def _stream(state: MetadataState, lsid: LogStreamID) -> Stream:
 
 def _registered(state: MetadataState, lsid: LogStreamID) -> Stream:
     stream = _stream(state, lsid)
-    if stream.epoch < FIRST_EPOCH:
+    if stream.epoch < FIRST_EPOCH and stream.status is not StreamStatus.CHAINED:
         raise errors.Conflict(f"log stream {lsid} is not registered: it is {stream.status.name}")
     return stream
 
 
+def _committed(state: MetadataState, lsid: LogStreamID) -> Stream:
+    """A registered log stream that cuts order."""
+    topic = state.topics[_stream(state, lsid).tpid]
+    if topic.ordering is not Ordering.COMMIT:
+        raise errors.WrongOrdering(
+            f"log stream {lsid} is of topic {topic.name!r}, which a sequencer orders: it is not sealed and unsealed by "
+            "itself; propose a projection"
+        )
+    return _registered(state, lsid)
+
+
 def seal(state: MetadataState, request: SealStream) -> Decision:
     """Seal a log stream in the epoch the requester saw; one sealed since is fine."""
-    stream = _registered(state, request.lsid)
+    stream = _committed(state, request.lsid)
     if stream.status is StreamStatus.SEALED and stream.epoch in (request.epoch, request.epoch + 1):
         return ALREADY
     if stream.epoch != request.epoch:
@@ -257,9 +266,9 @@ def unseal(state: MetadataState, request: UnsealStream) -> Decision:
     """Decide the next epoch's set and primary. Any nodes may be named: that each of them is complete is theirs to say,
     for a replica takes its Unseal only if it has reached the seal point (rule 2), and cuts count nothing before all
     have."""
-    stream = _registered(state, request.lsid)
-    _check_set(state, request.replicas)
-    _check_volumes(request.replicas, request.volumes)
+    stream = _committed(state, request.lsid)
+    check_set(state, request.replicas)
+    check_volumes(request.replicas, request.volumes)
     if request.primary not in request.replicas:
         raise errors.InvalidArgument(f"the primary {request.primary} is not among the replicas {request.replicas}")
     same = (stream.replicas, stream.primary) == (request.replicas, request.primary)
@@ -275,7 +284,7 @@ def unseal(state: MetadataState, request: UnsealStream) -> Decision:
             f"log stream {stream.lsid} runs on {topic.min_replicas} to {topic.replication_factor} replicas, not "
             f"{len(request.replicas)}"
         )
-    _check_room(state, stream, set(request.replicas) - set(stream.replicas))
+    check_room(state, stream, set(request.replicas) - set(stream.replicas))
     epoch = Epoch(stream.epoch + 1)
     return m.StreamUnsealing(stream.lsid, epoch, request.replicas, request.primary, request.volumes)
 
@@ -329,12 +338,12 @@ def _check_plan(state: MetadataState, stream: Stream, joining: StorageNodeID, le
         raise errors.Conflict(
             f"{what} has {len(stream.replicas)} replicas and needs {topic.min_replicas}; say which node is to join"
         )
-    _check_room(state, stream, {joining} - {0})
+    check_room(state, stream, {joining} - {0})
 
 
 def hold(state: MetadataState, request: HoldStream) -> Decision:
     """Let a log stream stay sealed once it is, or not."""
-    stream = _registered(state, request.lsid)
+    stream = _committed(state, request.lsid)
     if stream.is_held == request.is_held:
         return ALREADY
     if stream.lost_begin:
@@ -344,9 +353,9 @@ def hold(state: MetadataState, request: HoldStream) -> Decision:
 
 def lose(state: MetadataState, request: LoseStream) -> Decision:
     """Record what nobody has any more. What is declared lost can become more, never less."""
-    stream = _registered(state, request.lsid)
+    stream = _committed(state, request.lsid)
     if request.replicas:
-        _check_set(state, request.replicas)
+        check_set(state, request.replicas)
     if stream.status is not StreamStatus.SEALED or stream.epoch != request.epoch:
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} in epoch {stream.epoch}")
     if (stream.lost_begin, stream.replicas) == (request.glsn_begin, request.replicas):
@@ -362,18 +371,20 @@ def lose(state: MetadataState, request: LoseStream) -> Decision:
 
 def run(state: MetadataState, request: RunStream) -> Decision:
     """Let cuts count a log stream all of whose replicas run."""
-    stream = _registered(state, request.lsid)
+    stream = _committed(state, request.lsid)
     if stream.epoch != request.epoch or stream.status is StreamStatus.SEALED:
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} in epoch {stream.epoch}")
     return ALREADY if stream.status is StreamStatus.RUNNING else m.StreamRunning(stream.lsid, stream.epoch)
 
 
 def trim(state: MetadataState, request: TrimTopic) -> Decision:
-    """Trim points only grow, and never pass the tail (rule 14)."""
+    """Trim points only grow, and never pass the tail (rule 14). Where that is, if a sequencer orders the topic, is for
+    the client to find out."""
     topic = state.topics.get(request.tpid)
     if topic is None:
         raise errors.UnknownTopic(f"there is no topic {request.tpid}")
-    if request.glsn > topic.hwm:
+    most = topic.hwm if topic.projection is None else NEVER - 2
+    if request.glsn > most:
         raise errors.InvalidArgument(f"cannot trim to {request.glsn}: the tail of topic {topic.tpid} is {topic.hwm}")
     return ALREADY if request.glsn <= topic.trim else m.Trimmed(topic.tpid, request.glsn)
 
@@ -393,8 +404,21 @@ def create_topic(state: MetadataState, request: CreateTopic) -> Decision:
         )
     if not 1 <= request.first <= limits.MAX_FIRST_GLSN:
         raise errors.InvalidArgument(f"a topic's first position is 1 to {limits.MAX_FIRST_GLSN}, not {request.first}")
+    block = _block(request)
     factor, least = request.replication_factor, request.min_replicas
-    return m.TopicCreated(state.next_tpid, request.name, factor, least, request.first)
+    return m.TopicCreated(state.next_tpid, request.name, factor, least, request.first, request.ordering, block)
+
+
+def _block(request: CreateTopic) -> int:
+    """How many consecutive positions of a topic lie in one log stream."""
+    if request.ordering is Ordering.COMMIT:
+        if request.block:
+            raise errors.InvalidArgument("only the positions of a topic that a sequencer orders are dealt in blocks")
+        return 0
+    block = request.block or limits.STRIPE_BLOCK
+    if not 1 <= block <= limits.MAX_STRIPE_BLOCK:
+        raise errors.InvalidArgument(f"a block has 1 to {limits.MAX_STRIPE_BLOCK} positions, not {block}")
+    return block
 
 
 def set_archive(state: MetadataState, request: SetArchive) -> Decision:
@@ -427,19 +451,19 @@ def create_stream(state: MetadataState, request: CreateStream) -> Decision:
 
 def register_stream(state: MetadataState, request: RegisterStream) -> Decision:
     stream = _stream(state, request.lsid)
-    _check_set(state, request.replicas)
+    check_set(state, request.replicas)
     if stream.status is not StreamStatus.CREATING:
         if stream.replicas == request.replicas and stream.status is not StreamStatus.ABORTED:
             return ALREADY
         raise errors.Conflict(f"log stream {stream.lsid} is {stream.status.name} already")
-    _check_volumes(request.replicas, request.volumes)
+    check_volumes(request.replicas, request.volumes)
     for snid in request.replicas:
         if state.nodes[snid].is_draining:
             raise errors.Conflict(f"storage node {snid} is being drained")
     wanted = state.topics[stream.tpid].replication_factor
     if len(request.replicas) != wanted:
         raise errors.InvalidArgument(f"log stream {stream.lsid} has {wanted} replicas, not {len(request.replicas)}")
-    _check_room(state, stream, request.replicas)
+    check_room(state, stream, request.replicas)
     return m.StreamRegistered(stream.lsid, request.replicas, request.volumes)
 
 
@@ -450,7 +474,10 @@ def unregister_stream(state: MetadataState, request: UnregisterStream) -> Decisi
         return ALREADY
     if stream.status in (StreamStatus.RUNNING, StreamStatus.UNSEALING):
         raise errors.Conflict(f"log stream {stream.lsid} takes appends; seal it first")
-    if stream.last_glsn > state.topics[stream.tpid].trim:
+    topic = state.topics[stream.tpid]
+    if names_stream(topic, stream.lsid):
+        raise errors.Conflict(f"positions of topic {topic.name!r} lie in log stream {stream.lsid}")
+    if stream.last_glsn > topic.trim:
         raise errors.Conflict(f"log stream {stream.lsid} holds entries up to {stream.last_glsn}; trim the topic first")
     return m.StreamUnregistered(stream.lsid)
 
@@ -462,42 +489,3 @@ def abort_stream(state: MetadataState, request: AbortStream) -> Decision:
     if stream.status is not StreamStatus.CREATING:
         raise errors.Conflict(f"log stream {stream.lsid} was registered; it cannot be aborted")
     return m.StreamAborted(stream.lsid)
-
-
-def _check_set(state: MetadataState, replicas: tuple[StorageNodeID, ...]) -> None:
-    if not 1 <= len(replicas) <= limits.MAX_REPLICAS or len(set(replicas)) != len(replicas):
-        raise errors.InvalidArgument(f"a replica set has 1 to {limits.MAX_REPLICAS} different nodes, not {replicas}")
-    for snid in replicas:
-        if snid not in state.nodes:
-            raise errors.UnknownNode(f"storage node {snid} is not registered")
-
-
-def _check_room(state: MetadataState, stream: Stream, joining: Iterable[StorageNodeID]) -> None:
-    """The number of log streams per node is limited here too, not only by a careful manager (M2)."""
-    for snid, count in _load(state, joining).items():
-        if count - (stream.joining == snid) >= limits.MAX_LOG_STREAMS_PER_NODE:
-            raise errors.LimitExceeded(f"storage node {snid} has {count} log streams already")
-
-
-def _check_volumes(replicas: tuple[StorageNodeID, ...], volumes: tuple[str, ...]) -> None:
-    if volumes:
-        _check_place("", volumes)
-        if len(volumes) != len(replicas):
-            raise errors.InvalidArgument(f"{len(volumes)} volumes for {len(replicas)} replicas")
-
-
-def _check_proof(proof: str, generation: int = 1) -> None:
-    if not identity.is_secret(proof):
-        raise errors.InvalidArgument("a proof of a storage node's secret has 64 hexadecimal digits")
-    if not 1 <= generation <= identity.MAX_GENERATION:
-        raise errors.InvalidArgument(f"a storage node's identities are numbered from 1, not {generation}")
-
-
-def _check_place(address: str, volumes: tuple[str, ...] = ()) -> None:
-    """Metadata is kept and sent as a whole; no single part of it may be of any size."""
-    if len(address) > limits.MAX_ADDRESS:
-        raise errors.InvalidArgument(f"an address has at most {limits.MAX_ADDRESS} characters, not {len(address)}")
-    if len(volumes) > limits.MAX_VOLUMES:
-        raise errors.InvalidArgument(f"a storage node has at most {limits.MAX_VOLUMES} volumes, not {len(volumes)}")
-    if max(map(len, volumes), default=0) > limits.MAX_VOLUME_PATH:
-        raise errors.InvalidArgument(f"a volume's path has at most {limits.MAX_VOLUME_PATH} characters")

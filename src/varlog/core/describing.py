@@ -10,10 +10,12 @@ from varlog.core.messages import (
     Message,
     Metadata,
     NodeInfo,
+    ProposeProjection,
     RegisterNode,
     RenewNode,
     RunStream,
     SealStream,
+    SequencerInfo,
     Snapshot,
     StreamEnd,
     StreamInfo,
@@ -32,11 +34,23 @@ def describe(state: MetadataState, request: int) -> Metadata:
         for snid, node in sorted(state.nodes.items())
     )
     topics = tuple(
-        TopicInfo(t.tpid, t.name, t.hwm, t.trim, t.replication_factor, t.min_replicas, t.archive)
+        TopicInfo(
+            t.tpid,
+            t.name,
+            t.hwm,
+            t.trim,
+            t.replication_factor,
+            t.min_replicas,
+            t.archive,
+            t.ordering,
+            t.block,
+            t.projection,
+        )
         for t in state.topics.values()
     )
     streams = tuple(map(_stream_info, state.streams.values()))
-    return Metadata(request, state.version, nodes, topics, streams, state.manager, state.next_lsid)
+    sequencers = tuple(SequencerInfo(address, boot) for address, boot in state.sequencers.items())
+    return Metadata(request, state.version, nodes, topics, streams, state.manager, state.next_lsid, sequencers)
 
 
 def _stream_info(s: Stream) -> StreamInfo:
@@ -76,6 +90,8 @@ def decided(state: MetadataState, request: int, message: Message, entry: AnyEntr
             value = lsid
         case m.NodeRegistered(snid) | m.NodeRenewed(snid) | RegisterNode(_, snid) | RenewNode(_, snid):
             value = state.nodes[snid].generation
+        case m.Projected(tpid) | ProposeProjection(_, tpid):
+            value = state.topics[tpid].epoch
         case m.Trimmed(tpid) | TrimTopic(_, tpid):
             value = state.topics[tpid].trim
         case m.StreamSealed(lsid) | SealStream(_, lsid) | UnsealStream(_, lsid) | RunStream(_, lsid):

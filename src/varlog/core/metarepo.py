@@ -72,7 +72,7 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import Term, Version
+from varlog.types import StreamStatus, Term, Version
 
 SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
@@ -229,7 +229,8 @@ class MetadataRepository:
         self._managership.begin(self._now, waits=self._lease != NO_LEASE)
         self._write = None
         for stream in self.state.streams.values():
-            self._tallies.follow(stream)
+            if stream.status is not StreamStatus.CHAINED:
+                self._tallies.follow(stream)
         self.on_turn_of_role()
         self._pump()
 
@@ -528,6 +529,8 @@ class MetadataRepository:
                 self._audience.tell_epoch(version, stream)
             case m.StreamSealed(lsid) | m.StreamUnsealing(lsid) | m.StreamRegistered(lsid) | m.StreamLost(lsid):
                 self._follow_set(version, self.state.streams[lsid])
+            case m.Projected(tpid):
+                self._audience.follow_chains(tpid)
             case m.TopicDeleted() | m.StreamUnregistered():
                 self._follow_removal()
             case m.NodeUnregistered(snid) | m.NodeRenewed(snid):
@@ -540,6 +543,9 @@ class MetadataRepository:
 
     def _follow_set(self, version: Version, stream: Stream) -> None:
         """A log stream's epoch, and with it perhaps its set, has changed."""
+        if stream.status is StreamStatus.CHAINED:
+            self._audience.follow_chains(stream.tpid)
+            return
         before = self._tallies.members(stream.lsid)
         self._tallies.follow(stream)
         self._audience.follow_set(version, stream, before)

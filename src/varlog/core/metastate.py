@@ -1,9 +1,9 @@
 """The metadata repository's state: one sequence of entries, applied one after another (rule 1).
 
 Everything the metadata repository decides is an entry of one version sequence: a cut, a seal, an unseal, a
-registration, a trim. `MetadataState.apply` is the only way the state changes, and it is a function of the state and the
-entry alone, so whoever has read the same entries has the same state. Whether an entry may be made is decided before, by
-the functions of `decisions`.
+projection, a registration, a trim. `MetadataState.apply` is the only way the state changes, and it is a function of
+the state and the entry alone, so whoever has read the same entries has the same state. Whether an entry may be made is
+decided before, by the functions of `decisions`.
 
 Besides the present state it keeps the recent cuts, which a replica that missed some asks for (rule 4).
 """
@@ -22,6 +22,7 @@ from varlog import errors, limits
 from varlog.core import invariants
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Range
+from varlog.core.projection import Projection
 from varlog.types import (
     FIRST_EPOCH,
     GLSN,
@@ -29,6 +30,7 @@ from varlog.types import (
     CommitContext,
     Epoch,
     LogStreamID,
+    Ordering,
     StorageNodeID,
     StreamStatus,
     TopicID,
@@ -82,6 +84,14 @@ class ManagerRegistered(Entry, frozen=True):
     address: str
 
 
+class SequencerRegistered(Entry, frozen=True):
+    """A sequencer was started. There are not to be too many: `forgotten` is one that nobody needs."""
+
+    address: str
+    boot: int
+    forgotten: str = ""
+
+
 class TopicCreated(Entry, frozen=True):
     tpid: TopicID
     name: str
@@ -89,6 +99,8 @@ class TopicCreated(Entry, frozen=True):
     min_replicas: int
     first: GLSN = GLSN(1)
     """Its first position; what comes before counts as trimmed."""
+    ordering: Ordering = Ordering.COMMIT
+    block: int = 0
 
 
 class TopicDeleted(Entry, frozen=True):
@@ -100,6 +112,13 @@ class ArchiveAttached(Entry, frozen=True):
 
     tpid: TopicID
     uri: str
+
+
+class Projected(Entry, frozen=True):
+    """From now on this is where the positions of a topic lie, and who gives them out (S7)."""
+
+    tpid: TopicID
+    projection: Projection
 
 
 class StreamCreating(Entry, frozen=True):
@@ -179,9 +198,11 @@ AnyEntry = (
     | NodeDraining
     | NodeUnregistered
     | ManagerRegistered
+    | SequencerRegistered
     | TopicCreated
     | TopicDeleted
     | ArchiveAttached
+    | Projected
     | StreamCreating
     | StreamRegistered
     | StreamUnregistered
@@ -223,8 +244,18 @@ class Topic(msgspec.Struct, array_like=True):
     replication_factor: int
     min_replicas: int
     hwm: GLSN = GLSN(0)
+    """Its tail. Of a topic that a sequencer orders, the last position that lies behind its last reconfiguration, or is
+    trimmed: the tail is there or beyond."""
     trim: GLSN = GLSN(0)
     archive: str = ""
+    ordering: Ordering = Ordering.COMMIT
+    block: int = 0
+    projection: Projection | None = None
+
+    @property
+    def epoch(self) -> Epoch:
+        """Of its projection; 0 if it has none."""
+        return self.projection.epoch if self.projection is not None else Epoch(0)
 
 
 class Stream(msgspec.Struct, array_like=True):
@@ -264,6 +295,8 @@ class MetadataState(msgspec.Struct):
     next_tpid: TopicID = TopicID(1)
     next_lsid: LogStreamID = LogStreamID(1)
     manager: str = ""
+    sequencers: dict[str, int] = {}
+    """Which start of the sequencer that listens there registered last; who did so last is last."""
 
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""
@@ -287,6 +320,9 @@ class MetadataState(msgspec.Struct):
             case Trimmed(tpid, glsn):
                 topic = self.topics[tpid]
                 topic.trim = max(topic.trim, glsn)
+                topic.hwm = max(topic.hwm, topic.trim)
+            case Projected(tpid, projection):
+                self._apply_projection(version, self.topics[tpid], projection)
             case StreamCreating() | StreamRegistered() | StreamAborted() | StreamUnregistered():
                 self._apply_stream(version, entry)
             case StreamPlanned() | StreamHeld() | StreamLost():
@@ -304,6 +340,21 @@ class MetadataState(msgspec.Struct):
         )
         stream.epoch, stream.status, stream.touched = epoch, status, version
         return stream
+
+    def _apply_projection(self, version: Version, topic: Topic, projection: Projection) -> None:
+        """The log streams are what their chains say."""
+        invariants.require(
+            Invariant.EPOCH_MONOTONE,
+            projection.epoch > topic.epoch,
+            f"topic {topic.tpid}: a projection of epoch {projection.epoch} after {topic.epoch}",
+        )
+        topic.projection = projection
+        topic.hwm = max(topic.hwm, GLSN(projection.start - 1))
+        for chain in projection.chains:
+            stream = self.streams[chain.lsid]
+            stream.epoch, stream.primary, stream.touched = projection.epoch, chain.head, version
+            stream.follow_set(chain.nodes, ())
+            self._follow_plan(stream)
 
     def _follow_plan(self, stream: Stream) -> None:
         """What an operator wants and the set has is done. Where no replica is wanted there shall be none until the set
@@ -352,6 +403,8 @@ class MetadataState(msgspec.Struct):
                 stream.follow_set(replicas, volumes)
                 stream.primary = replicas[0]
                 stream.status, stream.epoch, stream.touched = StreamStatus.SEALED, FIRST_EPOCH, version
+                if self.topics[stream.tpid].ordering is Ordering.SEQUENCER:
+                    stream.status, stream.epoch = StreamStatus.CHAINED, Epoch(0)
             case StreamAborted(lsid):
                 self.streams[lsid].status = StreamStatus.ABORTED
             case StreamUnregistered(lsid):
@@ -394,9 +447,15 @@ class MetadataState(msgspec.Struct):
                         stream.leaving = StorageNodeID(0)
             case ManagerRegistered(address):
                 self.manager = address
-            case TopicCreated(tpid, name, replication_factor, min_replicas, first):
+            case SequencerRegistered(address, boot, forgotten):
+                self.sequencers.pop(address, None)
+                self.sequencers.pop(forgotten, None)
+                self.sequencers[address] = boot
+            case TopicCreated(tpid, name, replication_factor, min_replicas, first, ordering, block):
                 before = GLSN(first - 1)
-                self.topics[tpid] = Topic(tpid, name, replication_factor, min_replicas, before, before)
+                self.topics[tpid] = Topic(
+                    tpid, name, replication_factor, min_replicas, before, before, ordering=ordering, block=block
+                )
                 self.next_tpid = TopicID(tpid + 1)
             case ArchiveAttached(tpid, uri):
                 self.topics[tpid].archive = uri

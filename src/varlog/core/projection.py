@@ -23,6 +23,7 @@ from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID
 
 NEVER: Final = GLSN((1 << 63) - 1)
 """Beyond every position."""
+MAX_EPOCH: Final = Epoch(1 << 62)
 
 
 class Stripe(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -107,8 +108,12 @@ class Projection(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def check(projection: Projection) -> None:
     """Refuse what could not be one, whoever proposes it."""
     stripes, chains = projection.stripes, projection.chains
-    if projection.epoch < 1 or projection.start < 1 or not stripes or not chains:
+    if not (1 <= projection.epoch <= MAX_EPOCH and 1 <= projection.start < NEVER and stripes and chains):
         raise errors.InvalidArgument("a projection has an epoch and a start from 1 on, stripes and chains")
+    if not 1 <= len(projection.sequencer) <= limits.MAX_ADDRESS or projection.boot < 0:
+        raise errors.InvalidArgument("a projection names the address of a sequencer and which start of it is meant")
+    if not 0 <= projection.time < NEVER:
+        raise errors.InvalidArgument(f"a projection's time is in microseconds, not {projection.time}")
     if len(stripes) > limits.MAX_STRIPES:
         raise errors.LimitExceeded(f"a projection has at most {limits.MAX_STRIPES} stripes; trim the topic first")
     begins = [stripe.begin for stripe in stripes]
@@ -117,6 +122,8 @@ def check(projection: Projection) -> None:
     known = {chain.lsid for chain in chains}
     if len(known) != len(chains):
         raise errors.InvalidArgument("a log stream has two chains")
+    if unused := known.difference(*(stripe.lsids for stripe in stripes)):
+        raise errors.InvalidArgument(f"log streams {sorted(unused)} have chains, and no stripe names them")
     for stripe in stripes:
         if not 1 <= stripe.block <= limits.MAX_STRIPE_BLOCK:
             raise errors.InvalidArgument(f"a stripe's block has 1 to {limits.MAX_STRIPE_BLOCK} positions")
@@ -127,3 +134,28 @@ def check(projection: Projection) -> None:
             raise errors.InvalidArgument(
                 f"log stream {chain.lsid}: a chain has 1 to {limits.MAX_REPLICAS} different nodes, not {chain.nodes}"
             )
+
+
+def check_follows(projection: Projection, before: Projection | None, trim: GLSN) -> None:
+    """Refuse one that would lead astray: what was written stays where it is, until it is trimmed, and no position is
+    given out twice."""
+    start, begin = projection.start, projection.stripes[0].begin
+    if start <= trim:
+        raise errors.InvalidArgument(f"positions up to {trim} are trimmed; the next one is not {start}")
+    if before is None:
+        if begin > trim + 1:
+            raise errors.InvalidArgument(f"the topic begins at {trim + 1}, its first stripe only at {begin}")
+        return
+    if projection.epoch <= before.epoch:
+        raise errors.InvalidArgument(f"epoch {projection.epoch} does not follow epoch {before.epoch}")
+    if start < before.start or projection.time < before.time:
+        raise errors.InvalidArgument(
+            f"a start at {start}, time {projection.time}, lies before that of epoch {before.epoch}: {before.start}, "
+            f"time {before.time}"
+        )
+    if begin > max(trim + 1, before.stripes[0].begin):
+        raise errors.InvalidArgument(f"what lies before the stripe from {begin} on is not trimmed: {trim} is")
+    written = [stripe for stripe in before.stripes if stripe.begin < start]
+    kept = [stripe for stripe in projection.stripes if stripe.begin < start]
+    if kept != written[len(written) - len(kept) :]:
+        raise errors.InvalidArgument(f"the stripes below {start} are not those of epoch {before.epoch}")

@@ -1,4 +1,5 @@
-"""The tail of a topic is linearizable: it is confirmed by the metadata store, not by what a leader believes (O2).
+"""The tail of a topic is linearizable: it is confirmed by the metadata store, not by what a leader believes (O2). So is
+the epoch of a topic that a sequencer orders, by which a peek is confirmed (rule 20).
 
 A question is answered only from a state at least as new as what the store showed to a read that began after the
 question was asked. Who asks while a read is under way waits for the next one, so there is never more than one.
@@ -101,4 +102,4 @@ class Tails:
             elif topic is None:
                 self._send(source, Tail(tail.request, errors.UnknownTopic.code))
             else:
-                self._send(source, Tail(tail.request, 0, topic.hwm, topic.trim))
+                self._send(source, Tail(tail.request, 0, topic.hwm, topic.trim, topic.epoch))
