@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 from varlog import errors, limits
 from varlog.core.address import Send, node_address
 from varlog.core.branches import Branch, Observe
-from varlog.core.merging import BEYOND, Chunk, GlsnMerge
+from varlog.core.delivering import Deliver, Delivery, OnEnd
+from varlog.core.merging import BEYOND
 from varlog.core.messages import Scan, ScanReply, StreamInfo
 from varlog.core.routing import Routing
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID
@@ -59,9 +60,8 @@ class _Fetch:
         self.not_before = 0.0
 
 
-class Subscription:
-    """See the module's text. `deliver(chunk)` gets every chunk in order; `on_end(error)` is called once, with None at
-    the end position."""
+class Subscription(Delivery):
+    """See the module's text."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Subscription:
         routing: Routing,
         new_request: Callable[[], int],
         send: Send,
-        deliver: Callable[[Chunk], None],
-        on_end: Callable[[errors.VarlogError | None], None],
+        deliver: Deliver,
+        on_end: OnEnd,
         observe: Observe,
         *,
         affinity: int = 0,
@@ -80,47 +80,24 @@ class Subscription:
         ask_another: float = ASK_ANOTHER,
         reply_bytes: int = limits.SCAN_REPLY_BYTES,
     ) -> None:
-        self._tpid = tpid
-        self._end = end
-        self._routing = routing
+        super().__init__(tpid, begin, end, routing, deliver, on_end)
         self._new_request = new_request
         self._send = send
-        self._deliver = deliver
-        self._on_end = on_end
         self._observe = observe
         self._affinity = affinity
         self._read_timeout = read_timeout
         self._ask_another = ask_another
         self._reply_bytes = reply_bytes
         """How much one read brings, and how much is held of a log stream that is ahead of the others."""
-        self._merge = GlsnMerge(begin)
         self._fetches: dict[LogStreamID, _Fetch] = {}
         self._refreshed = 0.0
         self._fruitless = False
         """A replica had nothing to tell: there may be others, or other log streams, by now."""
-        self._paused = False
-        self.ended = False
-        self.wants_metadata = True
-
-    @property
-    def next(self) -> GLSN:
-        return self._merge.next
 
     @property
     def outstanding(self) -> int:
         """How many reads are under way."""
         return sum(len(fetch.reads) for fetch in self._fetches.values())
-
-    def pause(self) -> None:
-        """Deliver and read nothing until `resume`; what was handed over by one reply may still come."""
-        self._paused = True
-
-    def resume(self, now: float) -> None:
-        """Go on after `pause`."""
-        if self._paused:
-            self._paused = False
-            if not self.ended:
-                self._advance(now)
 
     # What is known of the cluster
 
@@ -236,19 +213,7 @@ class Subscription:
         stream = self._routing.stream(fetch.lsid)
         return stream.replicas.index(snid) if stream is not None and snid in stream.replicas else fetch.turn
 
-    def _advance(self, now: float) -> None:
-        if self._end is not None and self._merge.next >= self._end:
-            self._finish(None, now)
-            return
-        trim = self._routing.trim(self._tpid)
-        if self._merge.next <= trim:  # replicas may not know yet
-            self._finish(errors.Trimmed(trim + 1), now)
-            return
-        if self._paused:
-            return
-        for chunk in self._merge.poll():
-            if not self._hand_over(chunk, now):
-                return
+    def _go_on(self, now: float) -> None:
         if self._fetches and self._merge.gap:
             if (lost := self._merge.lost) is not None:
                 self._finish(errors.Lost(*lost), now)
@@ -259,20 +224,10 @@ class Subscription:
             self._observe(Branch.RULE11_MERGE_WAITED)
         self._read_on(now)
 
-    def _hand_over(self, chunk: Chunk, now: float) -> bool:
-        if self._end is not None and chunk.glsn + chunk.count > self._end:
-            chunk = chunk._replace(count=self._end - chunk.glsn)
-        if chunk.count > 0:
-            self._deliver(chunk)
-        if self._end is not None and chunk.glsn + chunk.count >= self._end:
-            self._finish(None, now)
-        return not self.ended
-
     def _finish(self, error: errors.VarlogError | None, now: float) -> None:
         for fetch in self._fetches.values():
             self._blame(fetch, now, 0.0)  # nobody will wait for them any more
-        self.ended = True
-        self._on_end(error)
+        super()._finish(error, now)
 
     # Questions
 
