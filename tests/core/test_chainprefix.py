@@ -6,6 +6,7 @@ from itertools import count
 
 from tests.core.chainsketch import Tail, metadata, projection
 from tests.core.sketch import TOPIC
+from varlog import errors
 from varlog.core.chainprefix import Prefix, Reach
 from varlog.core.frontiers import READ_TIMEOUT
 from varlog.core.messages import ChainRead, GetDigest, Message
@@ -28,6 +29,7 @@ class Bench:
         self.mended: list[tuple[int, int]] = []
         self.troubles: list[Trouble] = []
         self.reached: list[int] = []
+        self.given_up: list[int] = []
         self.tails = {1: Tail(), 2: Tail(), 3: Tail()}
         requests = count(1)
         self.prefix = Prefix(
@@ -52,7 +54,10 @@ class Bench:
         self.prefix.on_metadata(self.now)
 
     def reach(self, glsn: int) -> Reach:
-        return self.prefix.reach(GLSN(glsn), lambda: self.reached.append(glsn), self.now)
+        return self.prefix.reach(GLSN(glsn), lambda error: self._on_reached(glsn, error), self.now)
+
+    def _on_reached(self, glsn: int, error: errors.VarlogError | None) -> None:
+        (self.reached if error is None else self.given_up).append(glsn)
 
     def serve(self) -> int:
         """The tails answer as long as they have something to say; returns how often."""
@@ -167,3 +172,11 @@ def test_a_tail_that_does_not_answer_is_complained_of() -> None:
     assert len(bench.sent) == 1, "the other log stream has nothing up to there"
     bench.pass_time(SILENT_SECONDS + 0.1)
     assert [trouble.nodes for trouble in bench.troubles] == [{3}]
+
+
+def test_when_everything_ends_nobody_waits_any_more() -> None:
+    bench = Bench(projection(TWO))
+    bench.reach(3)
+    bench.prefix.abandon(errors.Closed("the client was closed"))
+    assert bench.given_up == [3]
+    assert bench.prefix.outstanding == 0

@@ -44,7 +44,7 @@ class Bench:
         self.reads.on_metadata(self.now)
 
     def read(self, glsn: int) -> SingleRead:
-        return self.reads.read(GLSN(glsn), self.found.append, self.now)
+        return self.reads.read(GLSN(glsn), self.now + 10.0, self.found.append, self.now)
 
     def answer(self, *lines: StoredLine, code: int = 0, epoch: int = 1, first: int = 0) -> None:
         _, asked = self.sent[-1]
@@ -148,4 +148,14 @@ def test_a_read_that_nobody_waits_for_is_forgotten() -> None:
     bench.reads.forget(waiting)
     bench.pass_time(1.0)
     assert not bench.found
+    assert bench.reads.outstanding == 0
+
+
+def test_a_read_ends_at_its_deadline_or_when_everything_does() -> None:
+    bench = Bench()
+    bench.read(1)
+    bench.pass_time(10.0)
+    bench.read(1)
+    bench.reads.abandon(errors.Closed("the client was closed"))
+    assert [type(error) for error in bench.found] == [errors.DeadlineExceeded, errors.Closed]
     assert bench.reads.outstanding == 0

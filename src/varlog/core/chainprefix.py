@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from varlog import limits
+from varlog import errors, limits
 from varlog.core.address import Send
 from varlog.core.frontiers import Frontier, Frontiers, Mend
 from varlog.core.messages import ChainPart
@@ -22,12 +22,15 @@ from varlog.types import GLSN, TopicID
 
 _LITTLE: Final = 1
 
+Done = Callable[[errors.VarlogError | None], None]
+"""Told None, or why it ends before."""
+
 
 class Reach(NamedTuple):
     """Somebody waits for a position."""
 
     glsn: GLSN
-    done: Callable[[], None]
+    done: Done
 
 
 class Prefix(Frontiers):
@@ -53,8 +56,8 @@ class Prefix(Frontiers):
     def outstanding(self) -> int:
         return len(self._reaches)
 
-    def reach(self, glsn: GLSN, done: Callable[[], None], now: float) -> Reach:
-        """Call `done` as soon as everything is written up to a position that was given out, for sure (rule 20)."""
+    def reach(self, glsn: GLSN, done: Done, now: float) -> Reach:
+        """Wait until everything is written up to a position, which has been given out for sure (rule 20)."""
         reach = Reach(glsn, done)
         self._reaches.append(reach)
         self._saw_written(GLSN(glsn + 1), now)
@@ -66,6 +69,13 @@ class Prefix(Frontiers):
         if reach in self._reaches:
             self._reaches.remove(reach)
             self._rest()
+
+    def abandon(self, error: errors.VarlogError) -> None:
+        """Nobody is to wait any more."""
+        reaches, self._reaches = self._reaches, []
+        self._rest()
+        for reach in reaches:
+            reach.done(error)
 
     def _rest(self) -> None:
         """Ask nothing while nobody waits."""
@@ -96,7 +106,7 @@ class Prefix(Frontiers):
                 else:
                     frontier.question = self._digest(frontier, now)
         for reach in reached:
-            reach.done()
+            reach.done(None)
 
     def _on_trimmed(self, first: GLSN, _now: float) -> None:
         assert self._projection is not None

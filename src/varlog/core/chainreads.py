@@ -3,8 +3,8 @@
 That a position is not written is told only when the metadata repository has confirmed that the tail was the tail: else
 it may have been written meanwhile, in an epoch that this client has not heard of.
 
-A read goes on until it is answered or forgotten: what a tail of another epoch refuses, or does not answer, is asked
-again of the next projection's.
+A read goes on until its deadline: what a tail of another epoch refuses, or does not answer, is asked again of the next
+projection's.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ class Found(NamedTuple):
 
 
 Done = Callable[[Found | errors.VarlogError], None]
-"""Told what is there; or `Unwritten`, or `Trimmed`."""
+"""Told what is there; or `Unwritten`, `Trimmed`, `DeadlineExceeded`."""
 
 
 class SingleRead:
     """One that is under way."""
 
-    __slots__ = ("done", "epoch", "glsn", "lsid", "node", "not_before", "request", "since")
+    __slots__ = ("deadline", "done", "epoch", "glsn", "lsid", "node", "not_before", "request", "since")
 
-    def __init__(self, glsn: GLSN, done: Done) -> None:
+    def __init__(self, glsn: GLSN, deadline: float, done: Done) -> None:
         self.glsn = glsn
+        self.deadline = deadline
         self.done = done
         self.request = 0
         """0 while nothing is asked."""
@@ -71,9 +72,9 @@ class ChainReads:
     def outstanding(self) -> int:
         return len(self._asked) + len(self._idle)
 
-    def read(self, glsn: GLSN, done: Done, now: float) -> SingleRead:
+    def read(self, glsn: GLSN, deadline: float, done: Done, now: float) -> SingleRead:
         """Begin to read a position."""
-        single = SingleRead(glsn, done)
+        single = SingleRead(glsn, deadline, done)
         self._ask(single, now)
         return single
 
@@ -82,6 +83,14 @@ class ChainReads:
         self._asked.pop(single.request, None)
         if single in self._idle:
             self._idle.remove(single)
+
+    def abandon(self, error: errors.VarlogError) -> None:
+        """Nobody is to wait any more."""
+        singles = [*self._asked.values(), *self._idle]
+        self._asked.clear()
+        self._idle.clear()
+        for single in singles:
+            single.done(error)
 
     def _ask(self, single: SingleRead, now: float) -> None:
         projection = self._routing.projection(self._tpid)
@@ -184,6 +193,13 @@ class ChainReads:
 
     def tick(self, now: float) -> None:
         """Called a few times a second."""
+        for single in [single for single in (*self._asked.values(), *self._idle) if now >= single.deadline]:
+            self.forget(single)
+            single.done(
+                errors.DeadlineExceeded(
+                    f"no tail answered for position {single.glsn} in time; see `varlog status` for nodes that are down"
+                )
+            )
         for single in [single for single in self._asked.values() if now - single.since > SILENT_SECONDS]:
             self._fail(single, errors.DeadlineExceeded.code, now)
         self._again(now)

@@ -96,6 +96,12 @@ class Mending:
         self._round = None
         self.wants_metadata = True
 
+    def abandon(self, _error: errors.VarlogError) -> None:
+        """Nobody is to wait any more."""
+        self._wanted.clear()
+        self._filling.clear()
+        self._round = None
+
     def on_reply(self, reply: Peeked | Tail, now: float) -> None:
         """What the sequencer says, or the metadata repository."""
         asked = self._round
