@@ -13,12 +13,12 @@ import pytest
 
 from varlog import __version__
 from varlog.daemon import commands
-from varlog.daemon.commands import VMR, VMS, VSN
+from varlog.daemon.commands import VMR, VMS, VSN, VSQ
 from varlog.daemon.config import load, options
 from varlog.daemon.service import Exit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAMS = {"vsn": VSN, "vmr": VMR, "vms": VMS}
+PROGRAMS = {"vsn": VSN, "vmr": VMR, "vms": VMS, "vsq": VSQ}
 
 
 def called(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

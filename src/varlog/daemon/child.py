@@ -29,7 +29,7 @@ def main() -> int:
     """See the module's text."""
     parent, program, *arguments = sys.argv[1:]
     end_with(int(parent))
-    run = {"vsn": commands.vsn, "vmr": commands.vmr, "vms": commands.vms}[program]
+    run = {"vsn": commands.vsn, "vmr": commands.vmr, "vms": commands.vms, "vsq": commands.vsq}[program]
     return run(arguments)
 
 

@@ -1,4 +1,4 @@
-"""The command lines of the daemons: `vsn start`, `vmr start`, `vms start`.
+"""The command lines of the daemons: `vsn start`, `vmr start`, `vms start`, `vsq start`.
 
 Flags are made from the config structs, so that a flag and a key of the config file are one thing with one text. They
 are read with argparse, not with the library behind `varlog`: that one takes 40 ms to import, which a person does not
@@ -54,6 +54,12 @@ def _metadata_repository(config: configs.MetadataRepositoryConfig) -> int:
 
 def _manager(config: configs.ManagerConfig) -> int:
     from varlog.manager.daemon import main  # noqa: PLC0415
+
+    return main(config)
+
+
+def _sequencer(config: configs.SequencerConfig) -> int:
+    from varlog.sequencer.daemon import main  # noqa: PLC0415
 
     return main(config)
 
@@ -123,6 +129,25 @@ examples:
         --listen 0.0.0.0:9093 --advertise 10.0.0.6:9093
 """,
 )
+VSQ: Final = _Daemon(
+    configs.SequencerConfig,
+    _sequencer,
+    "a sequencer of a Varlog cluster",
+    """\
+A sequencer gives out the positions of topics that were made with varlog topic create --ordering sequencer; a cluster
+without such topics needs none. It has no data: when it is gone, or was started again, the clients have another one
+named, or the same anew. So start two of them where one should not be missed.
+""",
+    """\
+examples:
+  for a cluster on this machine:
+    vsq start --secret-file /etc/varlog/secret
+
+  with the metadata repository elsewhere:
+    vsq start --secret-file /etc/varlog/secret --metadata-repository 10.0.0.5:9092 \\
+        --listen 0.0.0.0:9097 --advertise 10.0.0.6:9097
+""",
+)
 
 
 def vsn(arguments: Sequence[str] | None = None) -> int:
@@ -138,6 +163,11 @@ def vmr(arguments: Sequence[str] | None = None) -> int:
 def vms(arguments: Sequence[str] | None = None) -> int:
     """Entry point of `vms`."""
     return _command(VMS, arguments)
+
+
+def vsq(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of `vsq`."""
+    return _command(VSQ, arguments)
 
 
 def parser(daemon: _Daemon) -> argparse.ArgumentParser:

@@ -295,6 +295,16 @@ class ManagerConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fiel
     replace_after: _ReplaceAfter = 30.0
 
 
+class SequencerConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`vsq`, a sequencer."""
+
+    program: ClassVar[str] = "vsq"
+
+    listen: _Listen = "127.0.0.1:9097"
+    metadata_repository: _MetadataRepository = "127.0.0.1:9092"
+    http: _Http = "127.0.0.1:9197"
+
+
 class Option(NamedTuple):
     """One field of a config, as file and command line know it."""
 
