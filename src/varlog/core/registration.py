@@ -63,7 +63,8 @@ from varlog.core.messages import (
 )
 from varlog.core.operating import Operator
 from varlog.core.placing import Place, place
-from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
+from varlog.core.reconfiguring import Change, reconfigure
+from varlog.types import Epoch, LogStreamID, Ordering, StorageNodeID, StreamStatus, TopicID
 
 DEFAULT_REPLICATION_FACTOR = 3
 _SEAL_ATTEMPTS = 5
@@ -169,9 +170,12 @@ class Registrar(Conversing):
         if not 1 <= asked.streams <= limits.MAX_LOG_STREAMS:
             raise errors.InvalidArgument(f"a topic has 1 to {limits.MAX_LOG_STREAMS} log streams, not {asked.streams}")
         factor = asked.replication_factor or min(DEFAULT_REPLICATION_FACTOR, max(1, len(metadata.nodes)))
-        least = asked.min_replicas or min(2, factor)
+        is_sequenced = asked.ordering is Ordering.SEQUENCER
+        least = asked.min_replicas or (1 if is_sequenced else min(2, factor))
         place(metadata, self._infos(), factor)  # rather no topic than one without a log stream
-        created = yield from self._decide(CreateTopic(self._request(), asked.name, factor, least, asked.first))
+        created = yield from self._decide(
+            CreateTopic(self._request(), asked.name, factor, least, asked.first, asked.ordering, asked.block)
+        )
         tpid = TopicID(created.value)
         for number in range(asked.streams):
             try:
@@ -180,6 +184,8 @@ class Registrar(Conversing):
                 if number == 0:  # nobody can have appended to it: the same request may be made again
                     yield [(METADATA_REPOSITORY, DeleteTopic(self._request(), tpid))]
                 raise
+        if is_sequenced:  # its first projection (S8); if that must wait for a sequencer, the topic is there already
+            yield from reconfigure(self._request, tpid, Change(failed=Epoch(0)))
         return tpid
 
     def remove_topic(self, name: str) -> Conversation:
@@ -210,16 +216,23 @@ class Registrar(Conversing):
             )
         if len(set(nodes)) != len(nodes):
             raise errors.InvalidArgument("the replicas of a log stream are on different storage nodes")
-        return (yield from self._add_stream(topic.tpid, topic.replication_factor, nodes))
+        lsid = yield from self._add_stream(topic.tpid, topic.replication_factor, nodes)
+        if topic.ordering is Ordering.SEQUENCER:  # positions go there from the next projection on
+            yield from reconfigure(self._request, topic.tpid, Change())
+        return lsid
 
     def _add_stream(self, tpid: TopicID, factor: int, nodes: tuple[StorageNodeID, ...]) -> Conversation:
         metadata = yield from self._metadata()
         places = place(metadata, self._infos(), factor, nodes)
+        ordering = next((topic.ordering for topic in metadata.topics if topic.tpid == tpid), Ordering.COMMIT)
+        if ordering is Ordering.SEQUENCER and not nodes:
+            places = _turned(places, sum(stream.tpid == tpid for stream in metadata.streams))
         created = yield from self._decide(CreateStream(self._request(), tpid))
         lsid = LogStreamID(created.value)
         try:
             replies = yield [
-                (node_address(snid), AddLogStream(self._request(), tpid, lsid, volume)) for snid, volume in places
+                (node_address(snid), AddLogStream(self._request(), tpid, lsid, volume, ordering))
+                for snid, volume in places
             ]
             for reply in replies:
                 succeeded(reply, ReplicaReply)
@@ -278,3 +291,10 @@ class Registrar(Conversing):
         for first in range(0, len(replicas), _REMOVALS_AT_ONCE):
             some = replicas[first : first + _REMOVALS_AT_ONCE]
             yield [(node_address(snid), RemoveLogStream(self._request(), lsid, new_only)) for snid, lsid in some]
+
+
+def _turned(places: Seq[Place], by: int) -> list[Place]:
+    """The same nodes, each log stream's chain beginning with another one: heads are spread (S11)."""
+    ordered = sorted(places)
+    turn = by % len(ordered)
+    return [*ordered[turn:], *ordered[:turn]]

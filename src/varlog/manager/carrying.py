@@ -1,16 +1,20 @@
 """Carrier: runs the conversations of `varlog.core.registration` and `operating`, carrying their messages.
 
 All requests of one turn go out at once, each with a deadline; one that stays without an answer is answered with the
-error that says why.
+error that says why. A turn without requests is a pause.
+
+Sequencers, and nodes that are not known by name yet, are asked so rarely that each question has its own connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from varlog import errors
-from varlog.core.address import Address, unnamed_address
+from varlog.core.address import Address, sequencer_address, unnamed_address
 from varlog.core.conversing import Answer, Conversation
 from varlog.core.messages import CreateStream, Decided, Info, Message
 from varlog.manager.asking import ANSWER_SECONDS, Asking
@@ -20,8 +24,13 @@ from varlog.wire.credentials import Credentials
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import dial
 
+PAUSE_SECONDS: Final = 0.05
+"""At least; and at most twice as long, so that not all who wait for each other do so for as long."""
+
 Reach = Callable[[Address], Connection]
 """The connection to an address; raises Unreachable."""
+
+_DIALLED: Final = {unnamed_address(""): Role.STORAGE_NODE, sequencer_address(""): Role.SEQUENCER}
 
 
 class Carrier:
@@ -46,6 +55,8 @@ class Carrier:
         try:
             while True:
                 requests = conversation.send(answers)  # type: ignore[arg-type]  # the first one is None
+                if not requests:
+                    await asyncio.sleep(PAUSE_SECONDS * (1 + random.random()))
                 answers = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
                 for (_, message), answer in zip(requests, answers, strict=True):
                     if isinstance(message, CreateStream) and isinstance(answer, Decided) and not answer.code:
@@ -59,18 +70,17 @@ class Carrier:
     async def _ask(self, address: Address, message: Message) -> Answer:
         """The answer to a request, or why there is none."""
         try:
-            if address.startswith(unnamed_address("")):
-                return await self._ask_unnamed(address.removeprefix(unnamed_address("")), message)
+            for start, role in _DIALLED.items():
+                if address.startswith(start):
+                    return await self._ask_once(address.removeprefix(start), role, message)
             return await self.asking.ask(self._reach(address), message)
         except errors.VarlogError as error:
             return error
 
-    async def _ask_unnamed(self, location: str, message: Message) -> Message:
-        """Of a node that is not known by name yet."""
+    async def _ask_once(self, location: str, role: Role, message: Message) -> Message:
+        """Over a connection that is there for this question."""
         asking = Asking()
-        connection = await dial(
-            location, self._identity, Role.STORAGE_NODE, self._credentials, asking, timeout=ANSWER_SECONDS
-        )
+        connection = await dial(location, self._identity, role, self._credentials, asking, timeout=ANSWER_SECONDS)
         try:
             answer = await asking.ask(connection, message)
             if isinstance(answer, Info):
