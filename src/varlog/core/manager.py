@@ -57,7 +57,7 @@ def _steps_for(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
         yield from give_up_creating(situation, stream)
     elif stream.status is StreamStatus.ABORTED:
         yield from collect_aborted(situation, stream)
-    elif situation.sees_later(stream):
+    elif stream.status is StreamStatus.CHAINED or situation.sees_later(stream):
         return
     elif stream.status is StreamStatus.SEALED:
         yield from complete(situation, stream)
