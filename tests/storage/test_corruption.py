@@ -325,7 +325,7 @@ def test_one_segment_of_another_log_stream_is_refused_untouched() -> None:
     newest = max(path for path in files_of(image) if path.endswith(".seg"))
     parsed = fmt.decode_segment_header(image.files[newest].data[: fmt.SEGMENT_HEADER_BYTES])
     assert parsed is not None
-    header = fmt.encode_segment_header(other, parsed.seq, parsed.first_llsn, 1, parsed.prev_nonce)
+    header = fmt.encode_segment_header(other, parsed.ordering, parsed.seq, parsed.first_llsn, 1, parsed.prev_nonce)
     files = {**image.files, newest: FileImage(header + foreign.data[len(header) :], foreign.size)}
     disk = SimDisk.from_image(Image(image.directories, files))
     before = disk.image()

@@ -24,6 +24,7 @@ from varlog.types import (
     Epoch,
     LogStreamID,
     LogStreamIdentity,
+    Ordering,
     StorageNodeID,
     TopicID,
     Version,
@@ -37,6 +38,7 @@ identities = st.builds(
 llsns, glsns, epochs, versions = u64.map(LLSN), u64.map(GLSN), u64.map(Epoch), u64.map(Version)
 commits = st.builds(CommitContext, versions, epochs, glsns, glsns, llsns, glsns, u64, u64)
 members = st.builds(Members, st.lists(u32.map(StorageNodeID), max_size=7).map(tuple), u32.map(StorageNodeID))
+orderings = st.sampled_from(Ordering)
 nobody = st.just(Members())
 
 
@@ -44,7 +46,9 @@ def contexts(of: st.SearchStrategy[Members]) -> st.SearchStrategy[Context]:
     return st.builds(Context, llsns, llsns, versions, glsns, glsns, epochs, of)
 
 
-footers = st.builds(Footer, identities, u64, llsns, u64, u64, u64, u32, llsns, llsns, llsns, contexts(nobody))
+footers = st.builds(
+    Footer, identities, orderings, u64, llsns, u64, u64, u64, u32, llsns, llsns, llsns, contexts(nobody)
+)
 trims = st.builds(TrimRecord, identities, llsns, glsns, versions, epochs, glsns, llsns, u64, st.binary(max_size=100))
 marks = st.builds(Mark, u64, u64)
 
@@ -58,6 +62,7 @@ DECODERS: list[Callable[[bytes], object]] = [
     fmt.decode_members,
     fmt.decode_context,
     fmt.decode_index,
+    fmt.decode_positions,
     lambda data: fmt.decode_frame_header(memoryview(data), 0, 0),
 ]
 
@@ -83,13 +88,15 @@ def test_any_bytes_with_a_good_checksum_are_decoded_or_refused(magic: bytes, res
             assert version > fmt.FORMAT
 
 
-@given(identities, u64, llsns, u64, u64)
-def test_segment_headers(identity: LogStreamIdentity, seq: int, first_llsn: LLSN, nonce: int, prev_nonce: int) -> None:
-    data = fmt.encode_segment_header(identity, seq, first_llsn, nonce, prev_nonce)
+@given(identities, orderings, u64, llsns, u64, u64)
+def test_segment_headers(
+    identity: LogStreamIdentity, ordering: Ordering, seq: int, first_llsn: LLSN, nonce: int, prev_nonce: int
+) -> None:
+    data = fmt.encode_segment_header(identity, ordering, seq, first_llsn, nonce, prev_nonce)
     assert len(data) == fmt.SEGMENT_HEADER_BYTES
     found = fmt.decode_segment_header(data)
     assert found is not None
-    assert found[:5] == (identity, seq, first_llsn, nonce, prev_nonce)
+    assert found[:6] == (identity, ordering, seq, first_llsn, nonce, prev_nonce)
 
 
 @given(footers)
@@ -155,13 +162,14 @@ def test_indexes_keep_their_form() -> None:
 
 SAMPLES: dict[str, tuple[bytes, Callable[[Any], object]]] = {
     "segment header": (
-        fmt.encode_segment_header(LogStreamIdentity._make((1, 2, 3, 4)), 5, LLSN(6), 7, 8),
+        fmt.encode_segment_header(LogStreamIdentity._make((1, 2, 3, 4)), Ordering.SEQUENCER, 5, LLSN(6), 7, 8),
         fmt.decode_segment_header,
     ),
     "footer": (
         fmt.encode_footer(
             Footer(
-                LogStreamIdentity._make((1, 2, 3, 4)), 5, LLSN(6), 7, 8, 9, 10, LLSN(1), LLSN(2), LLSN(3),
+                LogStreamIdentity._make((1, 2, 3, 4)), Ordering.COMMIT, 5, LLSN(6), 7, 8, 9, 10, LLSN(1), LLSN(2),
+                LLSN(3),
                 Context(LLSN(1), LLSN(2), Version(3), GLSN(4), GLSN(5), Epoch(6), Members()),
             )
         ),

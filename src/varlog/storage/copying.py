@@ -92,7 +92,7 @@ def base_part(
     finally:
         file.close()
     state = replay.state
-    snapshot = fold(replay.dedup_snapshot or None, [*replay.dedup_tail, ("truncate", llsn)])
+    snapshot = fold(replay.snapshot or None, [*replay.dedup_tail, ("truncate", llsn)])
     base = LogBase(llsn, *trimmed, state.version, state.epoch, state.hwm, state.local_hwm, snapshot)
     return Copied(llsn, base=fmt.encode_base(base))
 

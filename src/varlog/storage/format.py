@@ -24,6 +24,10 @@ file is no frame either. Segments are chained too: each names the nonce of the o
 The first frame is a CONTEXT, the state at the segment's beginning, so replay needs nothing but the segment itself. A
 closed segment ends with an INDEX frame and a *footer* of 152 bytes, and nothing after it.
 
+The segments of a *write-once* log (the sequencer ordering; the header says so) are made in the same way. `llsn` of a
+batch's frame is its position and `prev_sequence` its time, positions come in any order and are the index; of the state
+`end` is the end of the positions, `version` counts the records, `hwm` is the greatest time, and the rest is 0.
+
 Beside the segments lie two small files: `synced`, the mark (how far the newest segment is synced), and `lwm`, the trim
 record. A *base* lies in no file: it is what a replica is told that begins in the middle of a log. The layouts are the
 structs below. Every number is little-endian.
@@ -58,6 +62,7 @@ from varlog.types import (
     Epoch,
     LogStreamID,
     LogStreamIdentity,
+    Ordering,
     Sequence,
     StorageNodeID,
     TopicID,
@@ -100,6 +105,8 @@ MARK_BYTES: Final = _MARK.size
 COMMIT_BODY_BYTES: Final = _COMMIT.size
 COMMIT_FIELDS: Final = 8
 ALIGNMENT: Final = 8
+POSITION_COLUMNS: Final = "QQIIII"
+"""Of a write-once log's index: position, time, count, checksum, offset, size."""
 
 _BIG_ENDIAN: Final = sys.byteorder == "big"
 
@@ -117,10 +124,12 @@ class FrameKind(IntEnum):
 
 _BATCH: Final = int(FrameKind.BATCH)
 _KINDS: Final = frozenset(int(kind) for kind in FrameKind)
+_ORDERINGS: Final = frozenset(int(ordering) for ordering in Ordering)
 
 
 class SegmentHeader(NamedTuple):
     identity: LogStreamIdentity
+    ordering: Ordering
     seq: int
     first_llsn: LLSN
     nonce: int
@@ -167,6 +176,7 @@ class Context(NamedTuple):
 
 class Footer(NamedTuple):
     identity: LogStreamIdentity
+    ordering: Ordering
     seq: int
     first_llsn: LLSN
     nonce: int
@@ -244,25 +254,26 @@ def _is_whole(buf: Buffer, magic: bytes, what: str) -> bool:
 
 
 def encode_segment_header(
-    identity: LogStreamIdentity, seq: int, first_llsn: LLSN, nonce: int, prev_nonce: int
+    identity: LogStreamIdentity, ordering: Ordering, seq: int, first_llsn: LLSN, nonce: int, prev_nonce: int
 ) -> bytes:
-    return _checked(_SEGMENT.pack(_SEGMENT_MAGIC, 0, FORMAT, *identity, 0, seq, first_llsn, nonce, prev_nonce))
+    return _checked(_SEGMENT.pack(_SEGMENT_MAGIC, 0, FORMAT, *identity, ordering, seq, first_llsn, nonce, prev_nonce))
 
 
 def decode_segment_header(buf: Buffer) -> SegmentHeader | None:
     if len(buf) != SEGMENT_HEADER_BYTES or not _is_whole(buf, _SEGMENT_MAGIC, "a segment"):
         return None
-    _, crc, _, cid, snid, tpid, lsid, reserved, seq, first_llsn, nonce, prev_nonce = _SEGMENT.unpack(buf)
-    if reserved:
+    _, crc, _, cid, snid, tpid, lsid, ordering, seq, first_llsn, nonce, prev_nonce = _SEGMENT.unpack(buf)
+    if ordering not in _ORDERINGS:
         return None
-    return SegmentHeader(_identity(cid, snid, tpid, lsid), seq, LLSN(first_llsn), nonce, prev_nonce, crc)
+    identity = _identity(cid, snid, tpid, lsid)
+    return SegmentHeader(identity, Ordering(ordering), seq, LLSN(first_llsn), nonce, prev_nonce, crc)
 
 
 def encode_footer(footer: Footer) -> bytes:
     context = footer.context
     return _checked(
         _FOOTER.pack(
-            _FOOTER_MAGIC, 0, FORMAT, *footer.identity, 0, footer.seq, footer.first_llsn, footer.nonce,
+            _FOOTER_MAGIC, 0, FORMAT, *footer.identity, footer.ordering, footer.seq, footer.first_llsn, footer.nonce,
             footer.prev_nonce, footer.index_offset, footer.index_crc, 0, footer.begin, footer.end, footer.floor,
             context.committed_end, context.end, context.version, context.hwm, context.local_hwm, context.epoch,
         )
@@ -272,18 +283,18 @@ def encode_footer(footer: Footer) -> bytes:
 def decode_footer(buf: Buffer) -> Footer | None:
     if len(buf) != FOOTER_BYTES or not _is_whole(buf, _FOOTER_MAGIC, "a segment"):
         return None
-    (_, _, _, cid, snid, tpid, lsid, reserved, seq, first_llsn, nonce, prev_nonce, index_offset, index_crc,
-     reserved_too, begin, end, floor, committed_end, context_end, version, hwm, local_hwm,
+    (_, _, _, cid, snid, tpid, lsid, ordering, seq, first_llsn, nonce, prev_nonce, index_offset, index_crc,
+     reserved, begin, end, floor, committed_end, context_end, version, hwm, local_hwm,
      epoch) = _FOOTER.unpack(buf)  # fmt: skip
-    if reserved or reserved_too:
+    if reserved or ordering not in _ORDERINGS:
         return None
     context = Context(
         LLSN(committed_end), LLSN(context_end), Version(version), GLSN(hwm), GLSN(local_hwm), Epoch(epoch), Members()
     )
     identity = _identity(cid, snid, tpid, lsid)
     return Footer(
-        identity, seq, LLSN(first_llsn), nonce, prev_nonce, index_offset, index_crc, LLSN(begin), LLSN(end),
-        LLSN(floor), context,
+        identity, Ordering(ordering), seq, LLSN(first_llsn), nonce, prev_nonce, index_offset, index_crc, LLSN(begin),
+        LLSN(end), LLSN(floor), context,
     )  # fmt: skip
 
 
@@ -365,30 +376,26 @@ def encode_batch_frames(
     offset: int,
     prev: int,
     synced: int,
-    llsn: int,
     epoch: int,
     nonce: int,
-    run: Iterable[tuple[int, Buffer, BatchHeader]],
-) -> tuple[list[Buffer], list[int], list[int], int]:
-    """The frames of batches that follow one another from `offset` and `llsn` on, as headers and bodies in turn; where
-    each begins and the LLSN of each; and the crc of the last header. A batch comes with its previous sequence."""
+    run: Iterable[tuple[int, int, Buffer, BatchHeader]],
+) -> tuple[list[Buffer], list[int], int]:
+    """The frames of batches that stand one after another from `offset` on, as headers and bodies in turn; where each
+    begins; and the crc of the last header. A batch comes with its LLSN and its previous sequence."""
     frames: list[Buffer] = []
     offsets: list[int] = []
-    llsns: list[int] = []
     pack_rest, pack_start, unpack_start = _FRAME_REST.pack, _FRAME_START.pack, _BATCH_START.unpack_from
     crc = prev
-    for prev_sequence, batch, header in run:
-        length, count = header[0], header[4]
+    for llsn, prev_sequence, batch, header in run:
+        length = header[0]
         rest = pack_rest(
-            crc, _BATCH, 0, 0, length, count, unpack_start(batch)[1], synced, llsn, epoch, prev_sequence, nonce
+            crc, _BATCH, 0, 0, length, header[4], unpack_start(batch)[1], synced, llsn, epoch, prev_sequence, nonce
         )
         crc = crc32c(rest, offset & 0xFFFFFFFF)
         frames += (pack_start(_FRAME_MAGIC_NUMBER, crc) + rest, batch)
         offsets.append(offset)
-        llsns.append(llsn)
         offset += FRAME_HEADER_BYTES + length
-        llsn += count
-    return frames, offsets, llsns, crc
+    return frames, offsets, crc
 
 
 def decode_frame_header(view: memoryview, at: int, offset: int) -> FrameHeader | None:
@@ -527,6 +534,28 @@ def decode_index(body: Buffer) -> tuple[array[int], array[int], array[int], arra
         _array("I", view[sizes_at:]),
         _array("Q", view[commits_at:offsets_at]),
     )
+
+
+def encode_positions(columns: Iterable[array[int]], count: int) -> bytes:
+    """The body of an INDEX frame of a write-once log: batches as `POSITION_COLUMNS`, one column after another."""
+    return _padded(b"".join([_INDEX.pack(count, 0), *map(_array_bytes, columns)]))
+
+
+def decode_positions(body: Buffer) -> list[array[int]] | None:
+    view = memoryview(body)
+    if len(view) < _INDEX.size:
+        return None
+    count, reserved = _INDEX.unpack_from(view)
+    at = _INDEX.size
+    end = at + count * sum(array(code).itemsize for code in POSITION_COLUMNS)
+    if reserved or end + -end % ALIGNMENT != len(view) or any(view[end:]):
+        return None
+    columns: list[array[int]] = []
+    for code in POSITION_COLUMNS:
+        size = count * array(code).itemsize
+        columns.append(_array(code, view[at : at + size]))
+        at += size
+    return columns
 
 
 def _padded(data: bytes) -> bytes:

@@ -7,10 +7,10 @@ are done in order. What a group holds is durable when all steps are done and, if
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from varlog.storage.files import Buffer
-from varlog.storage.segment import Segment
+from varlog.storage.segment import SegmentFile
 from varlog.types import LLSN, Epoch, Version
 
 
@@ -24,9 +24,11 @@ class AppendFrames(NamedTuple):
 class CloseSegment(NamedTuple):
     """The active file gets its index and footer at `offset` and ends there, synced."""
 
-    segment: Segment
+    segment: SegmentFile[Any]
     offset: int
     data: bytes
+    is_copy: bool
+    """What it holds was copied: the memory it takes is better used for what others append and read."""
 
 
 class StartSegment(NamedTuple):

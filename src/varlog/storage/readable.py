@@ -11,37 +11,33 @@ from collections.abc import Iterator
 from varlog.errors import Corrupt, Trimmed
 from varlog.storage import copying
 from varlog.storage.copying import Copied, Fold
-from varlog.storage.files import FileSystem
-from varlog.storage.logfiles import CONDEMNED_NAME, publish
+from varlog.storage.files import FileSystem, Lock
+from varlog.storage.grouped import GroupedLog
+from varlog.storage.options import StorageOptions
 from varlog.storage.reader import LogReader, StoredBatch, committed_end
 from varlog.storage.recovery import Recovered
-from varlog.storage.scrub import Pace, at_once, scrub
-from varlog.storage.segment import Segment
+from varlog.storage.segment import ActiveSegment, Segment
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, LogStreamIdentity, Version
 
 
-class ReadableLog:
+class ReadableLog(GroupedLog[ActiveSegment, Segment]):
     """See the module's text."""
 
-    def __init__(self, fs: FileSystem, path: str, identity: LogStreamIdentity) -> None:
-        self._fs = fs
-        self._path = path
-        self._identity = identity
-        self._reader = LogReader(fs, path)
-        self._segments: tuple[Segment, ...] = ()
+    _layout = ActiveSegment
+
+    def __init__(
+        self, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions, lock: Lock
+    ) -> None:
+        super().__init__(fs, path, identity, options, lock)
+        self._reader: LogReader = LogReader(fs, path)
         self._trim_llsn = FIRST_LLSN
         self._trim_glsn = GLSN(0)
         self._readable_end = FIRST_LLSN
         """What is stored below this is in the file."""
-        self._written: tuple[int, int | None] = 0, None
-        """The newest segment's number, and how far it is in its file; None if it is closed."""
-        self.poisoned = False
         self.recovered: Recovered
 
-    @property
-    def corruption(self) -> Corrupt | None:
-        """Why nothing more is written to this log."""
-        return self.recovered.corruption
+    def _segment_of(self, active: ActiveSegment) -> Segment:
+        return active.segment
 
     def read(self, glsn_begin: GLSN, glsn_end: GLSN, max_bytes: int) -> list[StoredBatch]:
         """Committed batches that overlap [glsn_begin, glsn_end), ascending; at least one if there is one.
@@ -105,19 +101,3 @@ class ReadableLog:
             if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
                 raise Trimmed(self._trim_glsn + 1) from None
             raise
-
-    def condemn(self, found: Corrupt) -> None:
-        """Remember damage that a read or scrub has found, so that the replica is not taken for sound when it is opened
-        again: opening does not look into closed segments (rule 15)."""
-        if self._fs.exists(f"{self._path}/{CONDEMNED_NAME}"):
-            return
-        try:
-            publish(self._fs, self._path, CONDEMNED_NAME, f"{found.offset} {found.segment}".encode()).close()
-        except OSError:
-            self.poisoned = True  # what cannot even be written down is not written on
-
-    def scrub(self, pace: Pace = at_once) -> Iterator[Corrupt]:
-        """Read and check every byte of every file written so far, no faster than `pace`; yields what is damaged."""
-        if self.corruption is not None:
-            yield self.corruption
-        yield from scrub(self._fs, self._path, self._identity, *self._written, pace)

@@ -2,10 +2,7 @@
 
 A look-up is a bisection over the segments, one in the segment's index, and one read of the file. Consecutive batches
 are read together, up to `limits.READ_CHUNK_BYTES` at a time. Every frame that is read is verified: its header against
-its place and against the index, its body against its checksum.
-
-Indexes and open files of closed segments are kept for the `limits.RESIDENT_SEGMENT_INDEXES` segments used last, so
-memory is bounded whatever the log's size. What somebody is using is closed only after its use.
+its place and against the index, its body against its checksum. Files and indexes are kept at hand by `residents`.
 
 What must always hold: what is committed is returned as it was written, or `Corrupt` is raised; a position is answered
 with "not there" only if it is not committed.
@@ -13,12 +10,9 @@ with "not there" only if it is not committed.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from varlog import limits
 from varlog.errors import Corrupt
@@ -26,7 +20,8 @@ from varlog.storage import format as fmt
 from varlog.storage.files import File, FileSystem
 from varlog.storage.format import FrameHeader, FrameKind
 from varlog.storage.index import SegmentIndex
-from varlog.storage.segment import Segment
+from varlog.storage.residents import Residents
+from varlog.storage.segment import Segment, SegmentFile
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
 
 Segments = tuple[Segment, ...]
@@ -56,26 +51,11 @@ class StoredFrame(NamedTuple):
     batch: memoryview
 
 
-class _Resident:
-    """A segment's open file and index, and how many use them now."""
-
-    __slots__ = ("evicted", "file", "index", "users")
-
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self.index: SegmentIndex | None = None
-        self.users = 0
-        self.evicted = False
-
-
-class LogReader:
+class LogReader(Residents[SegmentIndex]):
     """See the module's text."""
 
     def __init__(self, fs: FileSystem, directory: str) -> None:
-        self._fs = fs
-        self._directory = directory
-        self._lock = threading.Lock()
-        self._residents: OrderedDict[int, _Resident] = OrderedDict()
+        super().__init__(fs, directory, SegmentIndex.decode)
 
     # What is committed
 
@@ -109,7 +89,7 @@ class LogReader:
             if at == len(segments):
                 raise _not_covered(segments[-1], llsn)
             segment = segments[at]
-            with self._borrow(segment) as resident:
+            with self.borrow(segment) as resident:
                 index = self.index(segment)
                 number = index.find(llsn)
                 end = min(llsn_end, segment.end)
@@ -117,7 +97,7 @@ class LogReader:
                     if not 0 <= number < len(index):
                         raise _not_covered(segment, llsn)
                     run = index.run(number, end, min(limits.READ_CHUNK_BYTES, max_bytes))
-                    for frame in _read_run(resident.file, segment, run):
+                    for frame in read_run(resident.file, segment, run):
                         if not frame.header.llsn <= llsn < frame.header.llsn + frame.header.count:
                             raise _not_covered(segment, llsn)
                         llsn = LLSN(frame.header.llsn + frame.header.count)
@@ -155,82 +135,6 @@ class LogReader:
             for number in range(max(0, find(index)), index.commits):
                 yield index.commit(number)
 
-    # Indexes and files
-
-    def index(self, segment: Segment) -> SegmentIndex:
-        """The index of a segment, read from its file if it is not at hand."""
-        index = segment.index
-        if index is not None:
-            return index
-        with self._borrow(segment) as resident:
-            if resident.index is None:
-                resident.index = _load_index(resident.file, segment)
-            return resident.index
-
-    @contextmanager
-    def _borrow(self, segment: Segment) -> Iterator[_Resident]:
-        resident = self._take(segment)
-        try:
-            yield resident
-        finally:
-            with self._lock:
-                resident.users -= 1
-                close = resident.evicted and resident.users == 0
-            if close:
-                resident.file.close()
-
-    def _take(self, segment: Segment) -> _Resident:
-        with self._lock:
-            resident = self._residents.get(segment.seq)
-            if resident is not None:
-                self._residents.move_to_end(segment.seq)
-                resident.users += 1
-                return resident
-        try:
-            file = self._fs.open(f"{self._directory}/{segment.name}")
-        except FileNotFoundError as e:
-            raise Corrupt("a segment is missing", segment=segment.name, offset=0) from e
-        with self._lock:
-            resident = self._residents.get(segment.seq)
-            if resident is None:
-                resident = self._residents[segment.seq] = _Resident(file)
-            else:
-                file.close()
-            resident.users += 1
-            unused = self._evict(limits.RESIDENT_SEGMENT_INDEXES)
-        _close_all(unused)
-        return resident
-
-    def _evict(self, keep: int) -> list[_Resident]:
-        """Forget the segments used longest ago; returns those that nobody uses, to be closed."""
-        unused: list[_Resident] = []
-        while len(self._residents) > keep:
-            _, resident = self._residents.popitem(last=False)
-            resident.evicted = True
-            if resident.users == 0:
-                unused.append(resident)
-        return unused
-
-    def forget(self, segments: Segments) -> None:
-        """These segments are about to be deleted."""
-        unused: list[_Resident] = []
-        with self._lock:
-            for segment in segments:
-                if segment.seq in self._residents:
-                    self._residents.move_to_end(segment.seq, last=False)
-                    unused += self._evict(len(self._residents) - 1)
-        _close_all(unused)
-
-    @property
-    def residents(self) -> int:
-        """How many segments have their file open, and perhaps their index in memory."""
-        return len(self._residents)
-
-    def close(self) -> None:
-        with self._lock:
-            unused = self._evict(0)
-        _close_all(unused)
-
 
 def committed_end(segments: Segments) -> LLSN:
     """Where what is committed ends, as readers may know it: what lies below is in the index."""
@@ -242,11 +146,6 @@ def _next(commits: Iterator[CommitContext], segments: Segments) -> CommitContext
     if cc is None:
         raise Corrupt("a commit context is missing", segment=segments[-1].name, offset=segments[-1].index_offset)
     return cc
-
-
-def _close_all(residents: list[_Resident]) -> None:
-    for resident in residents:
-        resident.file.close()
 
 
 def _end(segment: Segment) -> LLSN:
@@ -265,7 +164,8 @@ def _version(segment: Segment) -> Version:
     return segment.version
 
 
-def _read_run(file: File, segment: Segment, run: list[tuple[int, int, int]]) -> Iterator[StoredFrame]:
+def read_run(file: File, segment: SegmentFile[Any], run: list[tuple[int, int, int]]) -> Iterator[StoredFrame]:
+    """The frames at (LLSN, offset, size), in the order of their offsets, which lie close together."""
     begin = run[0][1]
     try:
         view = memoryview(file.pread(run[-1][1] + run[-1][2] - begin, begin))
@@ -290,14 +190,3 @@ def _read_run(file: File, segment: Segment, run: list[tuple[int, int, int]]) -> 
 
 def _not_covered(segment: Segment, llsn: LLSN) -> Corrupt:
     return Corrupt(f"an index without LLSN {llsn}", segment=segment.name, offset=segment.index_offset)
-
-
-def _load_index(file: File, segment: Segment) -> SegmentIndex:
-    offset = segment.index_offset
-    view = memoryview(file.pread(fmt.FRAME_HEADER_BYTES, offset))
-    header = fmt.decode_frame_header(view, 0, offset)
-    if header is not None and header.nonce == segment.nonce and header.kind == FrameKind.INDEX:
-        body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
-        if fmt.is_body_whole(header, body) and (index := SegmentIndex.decode(body)) is not None:
-            return index
-    raise Corrupt("a damaged index", segment=segment.name, offset=offset)

@@ -19,28 +19,34 @@ Then, if nothing is corrupt, the files are made good (`Recovery.repair`), in an 
 - The tail is cut. If that takes away a synced footer, the mark goes back first.
 
 What must always hold: nothing that was reported durable is cut; nothing is invented; opening again changes nothing.
+
+`SegmentRecovery` does all of it that is the same for a write-once log; what the records mean is for `Recovery`.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from varlog import limits
-from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity
+from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity, WrongOrdering
 from varlog.storage import format as fmt
 from varlog.storage import trim
 from varlog.storage.files import File, FileSystem
-from varlog.storage.format import Context, FrameKind, LogBase, Mark, TrimRecord
+from varlog.storage.format import Context, Footer, FrameKind, LogBase, Mark, TrimRecord
 from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, UNFINISHED, publish
 from varlog.storage.reader import LogReader
-from varlog.storage.replay import Replay, UncommittedBatch, uncommitted_batch
+from varlog.storage.replay import Replay, SegmentReplay, UncommittedBatch, uncommitted_batch
 from varlog.storage.scan import FrameScan, Remains, remains
-from varlog.storage.segment import NO_FLOOR, ActiveSegment, Segment, parse_segment_name
+from varlog.storage.segment import NO_FLOOR, Segment, SegmentFile, parse_segment_name
 from varlog.storage.state import EMPTY, LogState
-from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamIdentity, StorageNodeID, Version
+from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamIdentity, Ordering, StorageNodeID, Version
 
 NO_GLSN: Final = GLSN(0)
+
+ReplayT = TypeVar("ReplayT", bound=SegmentReplay)
+SegmentT = TypeVar("SegmentT", bound=SegmentFile[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +99,12 @@ class _Entry(NamedTuple):
     name: str
 
 
-class _Newest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Newest(Generic[ReplayT]):
     """The newest segment, replayed up to where its frames end."""
 
     entry: _Entry
-    replay: Replay
+    replay: ReplayT
     end: int
     head_end: int
     proven: int
@@ -113,38 +120,40 @@ class _Newest(NamedTuple):
         return not self.closed and not self.zero
 
 
-class Recovery:
+class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
     """See the module's text."""
 
+    _replays: type[ReplayT]
+
     def __init__(
-        self, fs: FileSystem, directory: str, identity: LogStreamIdentity, reader: LogReader, segment_bytes: int
+        self,
+        fs: FileSystem,
+        directory: str,
+        identity: LogStreamIdentity,
+        segment_bytes: int,
+        empty: Context,
     ) -> None:
         self._fs = fs
         self._directory = directory
         self._identity = identity
-        self._reader = reader
         self._segment_bytes = segment_bytes
         self._names = fs.listdir(directory)
         self._mark: Mark | None = None
         self._entries: list[_Entry] = []
         self._leftovers: list[_Entry] = []
         self._floors: list[LLSN] = []
-        self._newest: _Newest | None = None
+        self._newest: _Newest[ReplayT] | None = None
         self._unproven: _Entry | None = None
-        self._dropped_commit = False
         self.trim: TrimRecord | None = None
         self.corruption: Corrupt | None = None
-        self.segments: list[Segment] = []
-        self.state = LogState(EMPTY)
-        self.beginning: tuple[Context, bytes] = (EMPTY, b"")
+        self.segments: list[SegmentT] = []
+        self.beginning: tuple[Context, bytes] = (empty, b"")
         """What the log begins with if its only segment is made anew."""
 
     # Looking
 
-    def inspect(self) -> Recovered:
+    def look(self) -> None:
         """Find out what there is. Nothing is changed."""
-        uncommitted: list[UncommittedBatch] = []
-        local_lwm = NO_GLSN
         try:
             self._survey()
             for entry in self._entries[:-1]:
@@ -152,39 +161,50 @@ class Recovery:
             self._read_newest()
             self._check_trim()
             self._apply_floors()
-            uncommitted = self._uncommitted()
-            local_lwm = self._local_lwm()
+            self._look_further()
         except Corrupt as e:
             self.corruption = self.corruption or e
             self._apply_floors()
-        if self.corruption is None and CONDEMNED_NAME in self._names:
-            self.corruption = self._condemned()
-        state = self.state
-        if self.corruption is not None:
-            state.end = state.committed_end
-            uncommitted = []
-        snapshot, tail = self.beginning[1], list[tuple[Any, ...]]()
-        if self._newest is not None:
-            snapshot, tail = self._newest.replay.dedup_snapshot, self._newest.replay.dedup_tail
-        return Recovered(
-            committed_llsn_end=state.committed_end,
-            uncommitted_llsn_end=state.end,
-            global_hwm=state.hwm,
-            local_lwm=local_lwm,
-            local_hwm=state.local_hwm,
-            version=state.version,
-            epoch=state.epoch,
-            running_set=state.members.replicas,
-            primary=state.members.primary,
-            trim_glsn=self.trim.glsn if self.trim is not None else NO_GLSN,
-            trim_llsn=self.trim.llsn if self.trim is not None else FIRST_LLSN,
-            uncommitted=uncommitted,
-            dedup_snapshot=snapshot or None,
-            dedup_tail=tail,
-            torn_tail=self.corruption is None and self._newest is not None and self._newest.torn,
-            dropped_commit=self._dropped_commit,
-            corruption=self.corruption,
-        )
+
+    @abstractmethod
+    def _closed(self, name: str, footer: Footer) -> SegmentT:
+        """A closed segment, of which its footer tells what there is to know."""
+
+    @abstractmethod
+    def _newest_segment(self, replay: ReplayT) -> SegmentT:
+        """The newest one."""
+
+    @abstractmethod
+    def _come_to(self, context: Context | ReplayT) -> None:
+        """The log's state is that at the end of a closed segment, or of the newest one."""
+
+    @abstractmethod
+    def _check_trim(self) -> None:
+        """Hold what was found against the trim record, before which everything was synced."""
+
+    @abstractmethod
+    def _look_further(self) -> None:
+        """What else is to be found out of a log that is whole so far."""
+
+    def _cut_off(self, file: File, rest: Remains, replay: ReplayT) -> None:
+        """What stands beyond the last whole frame."""
+
+    def condemned(self) -> Corrupt | None:
+        """What was found damaged before. The file's being there is what counts, whatever it says."""
+        if CONDEMNED_NAME not in self._names:
+            return None
+        file = self._fs.open(self._path(CONDEMNED_NAME))
+        try:
+            said = file.pread(limits.KIB, 0).decode(errors="replace").split(" ", 1)
+        finally:
+            file.close()
+        offset, segment = said if len(said) == 2 and said[0].isdecimal() else ("0", CONDEMNED_NAME)
+        return Corrupt("damage found earlier", segment=segment, offset=int(offset))
+
+    @property
+    def torn_tail(self) -> bool:
+        """It ends in bytes of a write that was never reported."""
+        return self.corruption is None and self._newest is not None and self._newest.torn
 
     @property
     def last_closed(self) -> int:
@@ -193,16 +213,6 @@ class Recovery:
 
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
-
-    def _condemned(self) -> Corrupt:
-        """What was found damaged before. The file's being there is what counts, whatever it says."""
-        file = self._fs.open(self._path(CONDEMNED_NAME))
-        try:
-            said = file.pread(limits.KIB, 0).decode(errors="replace").split(" ", 1)
-        finally:
-            file.close()
-        offset, segment = said if len(said) == 2 and said[0].isdecimal() else ("0", CONDEMNED_NAME)
-        return Corrupt("damage found earlier", segment=segment, offset=int(offset))
 
     def _survey(self) -> None:
         found = sorted(
@@ -246,15 +256,17 @@ class Recovery:
             file.close()
         if footer is None or (footer.seq, footer.first_llsn) != entry[:2]:
             raise Corrupt("a damaged footer", segment=entry.name, offset=offset)
-        self._check_identity(entry, footer.identity)
+        self._check_identity(entry, footer.identity, footer.ordering)
         self._check_follows(entry, footer.prev_nonce)
-        self.segments.append(Segment.closed(entry.name, footer))
+        self.segments.append(self._closed(entry.name, footer))
         self._floors.append(footer.floor)
-        self.state = LogState(footer.context)
+        self._come_to(footer.context)
 
-    def _check_identity(self, entry: _Entry, found: LogStreamIdentity) -> None:
+    def _check_identity(self, entry: _Entry, found: LogStreamIdentity, ordering: Ordering) -> None:
         if found != self._identity:
             raise WrongIdentity(f"{entry.name} belongs to {found}, not to {self._identity}; nothing was changed")
+        if ordering != self._replays.ordering:
+            raise WrongOrdering(f"{entry.name} is of a log in the {ordering.name} ordering; nothing was changed")
 
     def _check_follows(self, entry: _Entry, prev_nonce: int) -> None:
         """A segment of this log, but of another life of it: one file was put back from a copy."""
@@ -273,44 +285,44 @@ class Recovery:
             self._floors.pop()
             newest = self._replay(self._entries[-1])
         self._newest = newest
-        self.state = newest.replay.state
-        self.segments.append(newest.replay.active.segment)
+        self._come_to(newest.replay)
+        self.segments.append(self._newest_segment(newest.replay))
         self._floors.append(newest.replay.active.floor)
         if self.corruption is not None:
             raise self.corruption
 
-    def _begin_anew(self, replay: Replay) -> None:
+    def _begin_anew(self, replay: ReplayT) -> None:
         """The only segment holds nothing but what the log begins with; what that is still counts."""
-        self.state = replay.state
-        self.beginning = (replay.state.context(), replay.dedup_snapshot)
+        self._come_to(replay)
+        self.beginning = (replay.state.context(), replay.snapshot)
 
-    def _is_unproven(self, newest: _Newest) -> bool:
+    def _is_unproven(self, newest: _Newest[ReplayT]) -> bool:
         """Whether the segment may have its name in the page cache alone; then it is empty, and is made anew."""
         named_durably = newest.proven >= newest.head_end or (
             self.trim is not None and self.trim.first_seq == newest.entry.seq > 1
         )
         return not named_durably and newest.end == newest.head_end and newest.zero
 
-    def _replay(self, entry: _Entry) -> _Newest:
+    def _replay(self, entry: _Entry) -> _Newest[ReplayT]:
         file = self._fs.open(self._path(entry.name))
         try:
             return self._replay_file(entry, file)
         finally:
             file.close()
 
-    def _replay_file(self, entry: _Entry, file: File) -> _Newest:
+    def _replay_file(self, entry: _Entry, file: File) -> _Newest[ReplayT]:
         size = file.size()
         header = fmt.decode_segment_header(file.pread(fmt.SEGMENT_HEADER_BYTES, 0))
         if header is None or (header.seq, header.first_llsn) != entry[:2]:
             raise Corrupt("a damaged segment header", segment=entry.name, offset=0)
-        self._check_identity(entry, header.identity)
+        self._check_identity(entry, header.identity, header.ordering)
         self._check_follows(entry, header.prev_nonce)
         scan = FrameScan(file, size, header.nonce, fmt.SEGMENT_HEADER_BYTES, header.crc)
         first = next(iter(scan), None)
         found = fmt.decode_context(first.body) if first is not None and first.header.kind == FrameKind.CONTEXT else None
         if found is None:
             raise Corrupt("a damaged context", segment=entry.name, offset=fmt.SEGMENT_HEADER_BYTES)
-        replay = Replay(header, *found)
+        replay = self._replays(header, *found)
         head_end = scan.offset
         proven = self._mark.offset if self._mark is not None and self._mark.seq == entry.seq else 0
         end, chain = head_end, scan.chain
@@ -328,20 +340,9 @@ class Recovery:
         proven = max(proven, rest.synced)
         if not closed and proven > end and self.corruption is None:
             self.corruption = Corrupt("a damaged frame", segment=entry.name, offset=scan.offset)
-        self._drop_partial_commit(file, rest, replay.state)
+        self._cut_off(file, rest, replay)
         replay.active.offset, replay.active.chain = end, chain
         return _Newest(entry, replay, end, head_end, proven, closed, rest.zero)
-
-    def _drop_partial_commit(self, file: File, rest: Remains, state: LogState) -> None:
-        """B10: a commit is there and its entries are not. It counts for nothing but what it says of the one before."""
-        if rest.commit is None:
-            return
-        offset, header = rest.commit
-        body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
-        cc = fmt.decode_commit(body) if fmt.is_body_whole(header, body) else None
-        if cc is not None and cc.llsn_begin == state.committed_end:
-            self._dropped_commit = True
-            state.hwm = max(state.hwm, cc.prev_hwm)
 
     def _apply_floors(self) -> None:
         """A seal voids batches of earlier segments too."""
@@ -350,30 +351,9 @@ class Recovery:
             segment.end = min(segment.end, floor)
             floor = min(floor, own)
 
-    def _check_trim(self) -> None:
-        if self.trim is not None and self.trim.committed_end > self.state.committed_end:
-            newest = self._entries[-1].name
-            offset = self._newest.end if self._newest is not None else 0
-            raise Corrupt("commits are missing that were synced before a trim", segment=newest, offset=offset)
-
-    def _uncommitted(self) -> list[UncommittedBatch]:
-        if self._newest is None:
-            return []
-        replay = self._newest.replay
-        begin, end = self.state.committed_end, replay.carried_end
-        carried = self._reader.read(tuple(self.segments), begin, end, limits.MAX_SEGMENT_BYTES)
-        return [*(uncommitted_batch(*frame) for frame in carried), *replay.uncommitted]
-
-    def _local_lwm(self) -> GLSN:
-        llsn = self.trim.llsn if self.trim is not None else FIRST_LLSN
-        if llsn >= self.state.committed_end:
-            return NO_GLSN
-        cc = next(self._reader.commits_from_llsn(tuple(self.segments), llsn))
-        return GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
-
     # Making good
 
-    def repair(self, mark_file: File) -> tuple[ActiveSegment, File] | None:
+    def repair(self, mark_file: File) -> tuple[Any, File] | None:
         """Make the files good; the segment to go on with and its file, None if one is to be made anew."""
         for name in self._names:
             if name.endswith(UNFINISHED):
@@ -397,7 +377,7 @@ class Recovery:
         newest.replay.active.synced = newest.end
         return newest.replay.active, file
 
-    def _repair_tail(self, newest: _Newest, file: File, mark_file: File) -> None:
+    def _repair_tail(self, newest: _Newest[ReplayT], file: File, mark_file: File) -> None:
         end = newest.end
         mark = fmt.encode_mark(Mark(newest.entry.seq, end))
         if not newest.closed and newest.zero and newest.proven == end:
@@ -413,6 +393,99 @@ class Recovery:
             file.pwritev([file.pread(min(limits.READ_CHUNK_BYTES, end - offset), offset)], offset)
         file.fdatasync()
         mark_file.pwritev([mark], 0)
+
+
+class Recovery(SegmentRecovery[Replay, Segment]):
+    """Of a log in the commit ordering."""
+
+    _replays = Replay
+
+    def __init__(
+        self, fs: FileSystem, directory: str, identity: LogStreamIdentity, reader: LogReader, segment_bytes: int
+    ) -> None:
+        super().__init__(fs, directory, identity, segment_bytes, EMPTY)
+        self._reader = reader
+        self._dropped_commit = False
+        self._uncommitted_batches: list[UncommittedBatch] = []
+        self._local_lwm = NO_GLSN
+        self.state = LogState(EMPTY)
+
+    def inspect(self) -> Recovered:
+        """Find out what there is. Nothing is changed."""
+        self.look()
+        self.corruption = self.corruption or self.condemned()
+        state, uncommitted = self.state, self._uncommitted_batches
+        if self.corruption is not None:
+            state.end = state.committed_end
+            uncommitted = []
+        snapshot, tail = self.beginning[1], list[tuple[Any, ...]]()
+        if self._newest is not None:
+            snapshot, tail = self._newest.replay.snapshot, self._newest.replay.dedup_tail
+        return Recovered(
+            committed_llsn_end=state.committed_end,
+            uncommitted_llsn_end=state.end,
+            global_hwm=state.hwm,
+            local_lwm=self._local_lwm,
+            local_hwm=state.local_hwm,
+            version=state.version,
+            epoch=state.epoch,
+            running_set=state.members.replicas,
+            primary=state.members.primary,
+            trim_glsn=self.trim.glsn if self.trim is not None else NO_GLSN,
+            trim_llsn=self.trim.llsn if self.trim is not None else FIRST_LLSN,
+            uncommitted=uncommitted,
+            dedup_snapshot=snapshot or None,
+            dedup_tail=tail,
+            torn_tail=self.torn_tail,
+            dropped_commit=self._dropped_commit,
+            corruption=self.corruption,
+        )
+
+    def _closed(self, name: str, footer: Footer) -> Segment:
+        return Segment.closed(name, footer)
+
+    def _newest_segment(self, replay: Replay) -> Segment:
+        return replay.active.segment
+
+    def _come_to(self, context: Context | Replay) -> None:
+        self.state = context.state if isinstance(context, Replay) else LogState(context)
+
+    def _cut_off(self, file: File, rest: Remains, replay: Replay) -> None:
+        """B10: a commit is there and its entries are not. It counts for nothing but what it says of the one before."""
+        if rest.commit is None:
+            return
+        state = replay.state
+        offset, header = rest.commit
+        body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
+        cc = fmt.decode_commit(body) if fmt.is_body_whole(header, body) else None
+        if cc is not None and cc.llsn_begin == state.committed_end:
+            self._dropped_commit = True
+            state.hwm = max(state.hwm, cc.prev_hwm)
+
+    def _check_trim(self) -> None:
+        if self.trim is not None and self.trim.committed_end > self.state.committed_end:
+            newest = self._entries[-1].name
+            offset = self._newest.end if self._newest is not None else 0
+            raise Corrupt("commits are missing that were synced before a trim", segment=newest, offset=offset)
+
+    def _look_further(self) -> None:
+        self._uncommitted_batches = self._uncommitted()
+        self._local_lwm = self._find_local_lwm()
+
+    def _uncommitted(self) -> list[UncommittedBatch]:
+        if self._newest is None:
+            return []
+        replay = self._newest.replay
+        begin, end = self.state.committed_end, replay.carried_end
+        carried = self._reader.read(tuple(self.segments), begin, end, limits.MAX_SEGMENT_BYTES)
+        return [*(uncommitted_batch(*frame) for frame in carried), *replay.uncommitted]
+
+    def _find_local_lwm(self) -> GLSN:
+        llsn = self.trim.llsn if self.trim is not None else FIRST_LLSN
+        if llsn >= self.state.committed_end:
+            return NO_GLSN
+        cc = next(self._reader.commits_from_llsn(tuple(self.segments), llsn))
+        return GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
 
 
 def _is_closed(file: File, size: int, index_offset: int, footer_offset: int) -> bool:

@@ -3,20 +3,23 @@
 The same steps as when the records were staged: the state (`state`), the index and layout (`segment.ActiveSegment`), and
 beside them what only recovery wants to know: which batches are uncommitted, and what the deduplication table missed
 since the snapshot the segment begins with.
+
+`SegmentReplay` is what recovery and scrub ask of it, and of the replay of a write-once log (`positions`).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from varlog.errors import ConsistencyViolation
 from varlog.storage import format as fmt
-from varlog.storage.format import Context, FrameHeader, FrameKind, SegmentHeader
+from varlog.storage.format import Context, Footer, FrameHeader, FrameKind, SegmentHeader
 from varlog.storage.scan import Frame
-from varlog.storage.segment import ActiveSegment
-from varlog.storage.state import LogState
-from varlog.types import LLSN, Epoch, Sequence, WriterID
+from varlog.storage.segment import ActiveSegment, Layout
+from varlog.storage.state import LogState, State
+from varlog.types import LLSN, Epoch, Ordering, Sequence, WriterID
 
 _BATCH: Final = int(FrameKind.BATCH)
 
@@ -41,20 +44,44 @@ def uncommitted_batch(header: FrameHeader, body: memoryview) -> UncommittedBatch
     )
 
 
-class Replay:
+class SegmentReplay(ABC):
+    """A segment, replayed frame by frame."""
+
+    ordering: ClassVar[Ordering]
+    state: State
+    active: Layout
+
+    @abstractmethod
+    def __init__(self, header: SegmentHeader, context: Context, snapshot: bytes) -> None:
+        """A segment that begins with these."""
+        self.snapshot = snapshot
+
+    @abstractmethod
+    def apply(self, frame: Frame) -> bool:
+        """Apply a whole frame; False if it does not follow from what is before it."""
+
+    def ending(self, _footer: Footer) -> bytes:
+        """What the segment must end with, if it is closed here; `_footer` is what it has."""
+        return self.active.closing(self.state.context())
+
+
+class Replay(SegmentReplay):
     """See the module's text."""
 
+    ordering = Ordering.COMMIT
+    state: LogState
+    active: ActiveSegment
+
     def __init__(self, header: SegmentHeader, context: Context, snapshot: bytes) -> None:
+        super().__init__(header, context, snapshot)
         self.state = LogState(context)
         self.active = ActiveSegment(header, context)
         self.carried_end = context.end
         """Uncommitted batches below this LLSN stand in earlier segments."""
         self.uncommitted: deque[UncommittedBatch] = deque()
-        self.dedup_snapshot = snapshot
         self.dedup_tail: list[tuple[Any, ...]] = []
 
     def apply(self, frame: Frame) -> bool:
-        """Apply a whole frame; False if it does not follow from what is before it."""
         kind = frame.header.kind
         try:
             if kind == _BATCH:
@@ -66,6 +93,11 @@ class Replay:
             return kind == FrameKind.UNSEAL and self._unseal(frame)
         except ConsistencyViolation:
             return False
+
+    def ending(self, footer: Footer) -> bytes:
+        # A high watermark may have been learnt from a commit that was dropped (B10).
+        self.state.hwm = max(self.state.hwm, footer.context.hwm)
+        return super().ending(footer)
 
     def _batch(self, frame: Frame) -> bool:
         header = frame.header

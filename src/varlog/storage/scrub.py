@@ -18,7 +18,7 @@ from varlog.storage import trim
 from varlog.storage.files import File, FileSystem
 from varlog.storage.format import FrameKind, SegmentHeader
 from varlog.storage.logfiles import MARK_NAME
-from varlog.storage.replay import Replay
+from varlog.storage.replay import SegmentReplay
 from varlog.storage.scan import FrameScan, later_frames
 from varlog.storage.segment import parse_segment_name
 from varlog.types import LogStreamIdentity
@@ -32,7 +32,13 @@ def at_once(_size: int) -> None:
 
 
 def scrub(
-    fs: FileSystem, directory: str, identity: LogStreamIdentity, newest: int, end: int | None, pace: Pace = at_once
+    fs: FileSystem,
+    directory: str,
+    identity: LogStreamIdentity,
+    newest: int,
+    end: int | None,
+    replay: type[SegmentReplay],
+    pace: Pace = at_once,
 ) -> Iterator[Corrupt]:
     """Everything up to `end` of segment number `newest` (None if it is closed), and the records beside the segments."""
     names = fs.listdir(directory)  # before the record: what that keeps was not deleted yet
@@ -55,7 +61,7 @@ def scrub(
         except FileNotFoundError:
             continue  # trimmed meanwhile
         try:
-            yield from _Walk(file, name, identity, end if seq == newest else None, pace).findings()
+            yield from _Walk(file, name, identity, end if seq == newest else None, replay, pace).findings()
         except OSError as e:
             yield Corrupt(f"unreadable bytes ({e})", segment=name, offset=0)
         finally:
@@ -77,14 +83,23 @@ def _is_mark_whole(fs: FileSystem, directory: str) -> bool:
 class _Walk:
     """One segment: a closed one if `end` is None, else the newest up to `end`."""
 
-    def __init__(self, file: File, name: str, identity: LogStreamIdentity, end: int | None, pace: Pace) -> None:
+    def __init__(
+        self,
+        file: File,
+        name: str,
+        identity: LogStreamIdentity,
+        end: int | None,
+        replay: type[SegmentReplay],
+        pace: Pace,
+    ) -> None:
         self._pace = pace
         self._file = file
         self._name = name
         self._identity = identity
         self._closed = end is None
         self._end = file.size() if end is None else end
-        self._replay: Replay | None = None
+        self._replays = replay
+        self._replay: SegmentReplay | None = None
         """None once something is damaged: from there on frames are only checked one by one."""
         self._past_index = False
 
@@ -93,8 +108,8 @@ class _Walk:
         if header is None or (header.seq, header.first_llsn) != parse_segment_name(self._name):
             yield self._corrupt("a damaged segment header", 0)
             return
-        if header.identity != self._identity:
-            yield self._corrupt(f"a segment of {header.identity}", 0)
+        if header.identity != self._identity or header.ordering != self._replays.ordering:
+            yield self._corrupt(f"a segment of {header.identity}, in the {header.ordering.name} ordering", 0)
         offset, chain = fmt.SEGMENT_HEADER_BYTES, header.crc
         while True:
             scan = FrameScan(self._file, self._end, header.nonce, offset, chain)
@@ -117,7 +132,7 @@ class _Walk:
             if kind == FrameKind.CONTEXT and frame.offset == fmt.SEGMENT_HEADER_BYTES:
                 found = fmt.decode_context(frame.body)
                 if found is not None:
-                    self._replay = Replay(header, *found)
+                    self._replay = self._replays(header, *found)
                 else:
                     yield self._corrupt("a damaged context", frame.offset)
             elif kind == FrameKind.INDEX and self._closed:
@@ -136,11 +151,9 @@ class _Walk:
         if footer is None:
             yield self._corrupt("a damaged footer", footer_offset)
         elif self._replay is not None:
-            active, state = self._replay.active, self._replay.state
+            active = self._replay.active
             active.offset, active.chain, active.synced = index_offset, index.prev, index.synced
-            # A high watermark may have been learnt from a commit that was dropped (B10).
-            state.hwm = max(state.hwm, footer.context.hwm)
-            ending = active.closing(state.context())
+            ending = self._replay.ending(footer)
             if self._file.pread(len(ending), index_offset) != ending:
                 yield self._corrupt("an index or footer that is not that of its frames", index_offset)
 

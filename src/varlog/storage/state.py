@@ -11,6 +11,7 @@ is ever dropped.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from varlog.errors import ConsistencyViolation
 from varlog.storage.format import Context, Members
@@ -18,6 +19,16 @@ from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
 
 EMPTY = Context(FIRST_LLSN, FIRST_LLSN, Version(0), GLSN(0), GLSN(0), Epoch(0), Members())
 """The context of a log stream nothing ever happened to."""
+
+
+class State(Protocol):
+    """The state of any log."""
+
+    version: Version
+    end: LLSN
+
+    def context(self) -> Context:
+        """What the head of a segment says of it."""
 
 
 class LogState:
