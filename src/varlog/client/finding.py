@@ -1,7 +1,8 @@
 """From a time to a position, by bisection: timestamps never decrease from one position to the next.
 
 What holds no entry was given its position at some time too, so it serves as well as an entry does. What was lost tells
-no time: the next position that exists speaks for it, so that whoever reads from the answer on is told of the loss.
+no time, nor does what a reader filled: the next position that has one speaks for it, so that whoever reads from the
+answer on is told of the loss.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from varlog import errors
 from varlog.client.archives import Archives
 from varlog.core.messages import Tail
 
-TimeAt = Callable[[int, float], Awaitable[int]]
-"""The time of a position of the log, by a deadline."""
+TimeAt = Callable[[int, int, float], Awaitable[int | None]]
+"""The time of a position of the log, or of the next one that has a time below another; by a deadline."""
 
 
 async def find_time(timestamp: int, tail: Tail, time_at: TimeAt, archives: Archives, deadline: float) -> int:
@@ -36,9 +37,11 @@ async def _is_late(timestamp: int, position: int, high: int, time_at: TimeAt, de
     """Whether the first position from `position` on that has a time is that late; `high` is."""
     while position < high:
         try:
-            return await time_at(position, deadline) >= timestamp
+            time = await time_at(position, high, deadline)
         except errors.Lost as lost:
             position = lost.end
+        else:
+            return time is None or time >= timestamp
     return True
 
 

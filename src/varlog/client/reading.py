@@ -8,6 +8,8 @@ verifies. If one is not what its writer made, reading begins again at its positi
 
 Positions that were filled hold nothing, and are passed over: they count as read, and nobody is handed them.
 
+A topic that a sequencer orders is read at the tails of its chains, by another core with the same calls (`Chained`).
+
 `Batches` is what a caller has in hand. It reads from the log as long as that has the next position, and otherwise from
 the archive, if the topic has one (`archives`).
 """
@@ -19,7 +21,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from varlog import batch, errors, limits
 from varlog.client.archives import Archives
@@ -28,11 +30,32 @@ from varlog.client.session import Session
 from varlog.core import subscribing
 from varlog.core.address import Address
 from varlog.core.branches import ignore
+from varlog.core.chainreading import ChainSubscription
+from varlog.core.chainreads import ChainReads, Found
+from varlog.core.frontiers import Mend
 from varlog.core.merging import Chunk
-from varlog.core.messages import Message, ScanReply
+from varlog.core.messages import Message
+from varlog.core.trouble import Complain
 from varlog.types import GLSN, StorageNodeID, TopicID
 
 _JUNK: Final = int(batch.BatchFlag.JUNK)
+
+
+class Chained(Protocol):
+    """What reads of a topic that a sequencer orders share with the rest of its client."""
+
+    @property
+    def reads(self) -> ChainReads: ...
+
+    @property
+    def mend(self) -> Mend: ...
+
+    @property
+    def complain(self) -> Complain: ...
+
+    @property
+    def fill_after(self) -> float:
+        """How long a hole is waited for before it is filled."""
 
 
 class Feed:
@@ -48,10 +71,13 @@ class Feed:
         affinity: int | None = None,
         *,
         with_fill: bool = False,
+        chained: Chained | None = None,
     ) -> None:
         self._session = session
         self._tpid = tpid
         self._end = None if end is None else GLSN(end)
+        self._chained = chained
+        """Of a topic that a sequencer orders."""
         self._reply_bytes = reply_bytes
         self._affinity = random.randrange(limits.MAX_REPLICAS) if affinity is None else affinity
         self._damaged_at = (0, 0)
@@ -70,19 +96,7 @@ class Feed:
 
     def _enroll(self, begin: GLSN) -> None:
         def make(new_request: Callable[[], int]) -> Feed:
-            self._core = subscribing.Subscription(
-                self._tpid,
-                begin,
-                self._end,
-                self._session.routing,
-                new_request,
-                self._send,
-                self._deliver,
-                self._on_end,
-                ignore,
-                affinity=self._affinity,
-                reply_bytes=self._reply_bytes,
-            )
+            self._core = self._make_core(begin, new_request)
             self.on_reply = self._core.on_reply
             self.on_metadata = self._core.on_metadata
             self.on_connected = self._core.on_connected
@@ -92,9 +106,39 @@ class Feed:
 
         self._session.enroll(make, self._abandon)
 
+    def _make_core(self, begin: GLSN, new_request: Callable[[], int]) -> subscribing.Subscription | ChainSubscription:
+        if self._chained is not None:
+            return ChainSubscription(
+                self._tpid,
+                begin,
+                self._end,
+                self._session.routing,
+                new_request,
+                self._send,
+                self._deliver,
+                self._on_end,
+                self._chained.mend,
+                self._chained.complain,
+                fill_after=self._chained.fill_after,
+                reply_bytes=self._reply_bytes,
+            )
+        return subscribing.Subscription(
+            self._tpid,
+            begin,
+            self._end,
+            self._session.routing,
+            new_request,
+            self._send,
+            self._deliver,
+            self._on_end,
+            ignore,
+            affinity=self._affinity,
+            reply_bytes=self._reply_bytes,
+        )
+
     # The participant
 
-    on_reply: Callable[[ScanReply, float], None]
+    on_reply: Callable[[Any, float], None]
     on_metadata: Callable[[float], None]
     on_connected: Callable[[StorageNodeID, float], None]
     on_disconnected: Callable[[StorageNodeID, float], None]
@@ -200,6 +244,40 @@ class Feed:
             finally:
                 self._waiting = None
         return found
+
+
+async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline: float) -> EntryBatch:
+    """The one position of a topic that a sequencer orders, as a batch of one entry. Raises `Filled` where there is
+    none, `Unwritten` and `Trimmed`."""
+    waiting: asyncio.Future[Found] = session.loop.create_future()
+
+    def done(found: Found | errors.VarlogError) -> None:
+        if waiting.done():
+            return
+        if isinstance(found, Found):
+            waiting.set_result(found)
+        else:
+            waiting.set_exception(copy(found))
+
+    single = reads.read(GLSN(glsn), deadline, done, session.loop.time())
+    if reads.wants_metadata:
+        session.refresh()
+    session.stir()
+    try:
+        lsid, stored = await waiting
+    finally:
+        reads.forget(single)
+    opened = batch.decode(stored[6])
+    if opened.header.count != stored[2]:
+        raise errors.MalformedBatch(f"the batch at {stored[0]} has not as many entries as its log stream says")
+    if opened.header.flags & _JUNK:
+        raise filled(glsn)
+    return EntryBatch(Chunk(GLSN(glsn), lsid, glsn - stored[0], 1, stored), opened)
+
+
+def filled(glsn: int) -> errors.Filled:
+    """What is said of a position that holds no entry."""
+    return errors.Filled(f"position {glsn} was filled: it holds no entry, and readers pass over it")
 
 
 class Source(Protocol):
