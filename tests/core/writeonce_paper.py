@@ -92,6 +92,17 @@ class PaperWriteOnceLog(WriteOnceLog):
     def digest(self, glsn: GLSN, most: int) -> Sequence[Held]:
         return [write.held for write in self._beyond(glsn)[:most]]
 
+    def runs(self, glsn: GLSN, most: int) -> tuple[Sequence[tuple[int, int]], GLSN]:
+        found: list[tuple[int, int]] = []
+        for write in self._beyond(glsn):
+            if found and found[-1][1] == write.glsn:
+                found[-1] = (found[-1][0], write.end)
+            elif len(found) < most:
+                found.append((write.glsn, write.end))
+            else:
+                return found, GLSN(found[-1][1])
+        return found, self._end
+
     def stage_writes(
         self,
         epoch: Epoch,
@@ -102,7 +113,7 @@ class PaperWriteOnceLog(WriteOnceLog):
     ) -> None:
         for glsn, time, batch, header in zip(map(GLSN, glsns), times, batches, headers, strict=True):
             there = self.held(glsn, GLSN(glsn + header.count))
-            if there is not None or glsn <= self._trim:
+            if there is not None or glsn + header.count <= self._trim + 1:
                 raise errors.ConsistencyViolation(f"a batch at {glsn}, where {there} is, trimmed up to {self._trim}")
             held = Held(glsn, header.count, time, batch_check(batch))
             self._apply(_Write(glsn, held, epoch, bytes(batch), self.staged + 1))

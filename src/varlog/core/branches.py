@@ -79,8 +79,31 @@ class Branch(Enum):
     B10_PARTIAL_COMMIT = "B10: a partial commit was dropped at recovery"
 
 
+class ChainBranch(Enum):
+    """The same of what a replica of a chain does, in topics that a sequencer orders."""
+
+    S2_OTHER_EPOCH_REFUSED = "S2: a request of another epoch was refused"
+    S3_WRITTEN_REFUSED = "S3: a write met another batch and was told that"
+    S3_SAME_AGAIN = "S3: a write met itself"
+    S6_SEALED = "S6: a member took on a greater epoch"
+    S6_SEAL_REFUSED = "S6: a seal of no greater epoch was refused"
+    S6_CANCELLED = "S6: a seal cancelled writes in progress"
+    S10_LEASE_EXPIRED = "S10: a node whose lease had run out served nobody"
+    RULE15_CHAIN_CORRUPT = "rule 15: a chain's replica was found damaged"
+    RULE22_STRANGER_REFUSED = "rule 22: a replica that never promised the projection's epoch was not kept"
+    RULE22_JOINER_SEALED = "rule 22: a replica was sealed as one that joins"
+    RULE22_OUTSIDER_REFUSED = "rule 22: a replica outside of the chain served nobody"
+    RULE22_FOLLOWING = "rule 22: a replica began to follow a chain's tail"
+    RULE22_WIPED = "rule 22: a replica voided what the chain's tail does not have"
+    RULE22_HOLE_COPIED = "rule 22: a copy lacked something below its end"
+    RULE22_COPIED = "rule 22: a replica became a copy of the chain's tail"
+    RULE22_COPY_ABANDONED = "rule 22: a copy was given up"
+    RULE22_LATE_COPY_REFUSED = "rule 22: a copy was asked of a member, and refused"
+    M8_CHAIN_POISONED = "M8: a chain's replica failed to write"
+
+
 Observe = Callable[[Enum], None]
-"""Told a `Branch`, or a `states.Transition`."""
+"""Told a `Branch`, a `ChainBranch`, or a `states.Transition`."""
 
 
 def ignore(branch: Enum) -> None:

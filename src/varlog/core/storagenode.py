@@ -9,15 +9,16 @@ copy of another one (`syncing`).
 
 The caller's duties, in order: `on_message`, `on_durable` or `tick`; then run the `reads` that were asked for and hand
 their results to `finish_scan`; then `flush`; then `stage`; then write what the executors have staged. For copies there
-are three more, whenever it suits after any of these calls:
+are three more, whenever it suits after any of these calls, and `chainnode` has those for replicas of chains (`chains`):
 
 - *Sources.* Take `syncing.fetches`; for each plan call `storage.copy_from(fetch.llsn_begin, fetch.after,
   fetch.max_bytes, plan.executor.dedup.fold)` of its replica, in any thread, and hand what it returns, or the
   VarlogError it raises, to `finish_fetch`; on Corrupt, `storage.condemn` it first, as for a read.
 - *Restarts.* Take `syncing.restarts`; for each plan make its base with `storage.copying.base_of(plan.base, plan.epoch)`
   (which refuses what is none), `remove` the replica, delete its directory once no group and no read of it is under way,
-  make it anew with `LogStreamStorage.create(..., base=base)` on the same volume, and `add` an executor that has
-  recovered from that. A crash in the middle leaves the old replica, or none: the manager adds it again.
+  make it anew with `LogStreamStorage.create(..., base=base)` on the same volume, `add` an executor that has recovered
+  from that, and call `syncing.resume` with it. A crash in the middle leaves the old replica, or none: the manager adds
+  it again.
 - *Time.* When `syncing.due` has come, `flush` and `stage`, though nothing else may have happened.
 """
 
@@ -30,6 +31,7 @@ from typing import Any, Final, NamedTuple, NoReturn
 from varlog import batch, errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, Send
 from varlog.core.branches import Branch, Observe
+from varlog.core.chainnode import ChainNode
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import (
     Append,
@@ -96,6 +98,8 @@ class StorageNode:
         self.version = Version(0)
         self.reads: list[ReadPlan] = []
         self.syncing = Syncing(send, observe)
+        self.chains = ChainNode(snid, send, observe)
+        """The replicas of log streams that a sequencer orders."""
         self._send = send
         self._observe = observe
         self._executors: dict[LogStreamID, LogStreamExecutor] = {}
@@ -134,6 +138,9 @@ class StorageNode:
 
     def remove(self, lsid: LogStreamID) -> None:
         """Serve a replica no more; whoever waits for something of it is told that it is unknown here."""
+        if lsid in self.chains:
+            self.chains.remove(lsid)
+            return
         executor = self._executors.pop(lsid)
         others = self._of_topic[executor.tpid]
         others.remove(executor)
@@ -154,6 +161,7 @@ class StorageNode:
     def on_peer_connected(self, snid: StorageNodeID, now: float) -> None:
         """There is a new connection to another node; what its replicas lack, or are asked for, is sent there again."""
         self.syncing.on_peer_connected(snid)
+        self.chains.on_peer_connected(snid)
         for executor in self._executors.values():
             executor.on_peer_connected(snid, now)
 
@@ -166,7 +174,7 @@ class StorageNode:
         """Whether no more than one batch is under way where something was last stored: nothing is on its way then
         that it would pay to wait for."""
         stored = self._stored
-        return stored is None or stored.uncommitted <= 1
+        return (stored is None or stored.uncommitted <= 1) and self.chains.is_quiet
 
     def on_message(self, source: Address, message: Message, now: float) -> None:
         """Anything that arrives for this node."""
@@ -178,16 +186,28 @@ class StorageNode:
             else:
                 handle(executor, source, message, now)
             return
+        if type(message) in self.chains.handlers:
+            self._on_chain_message(source, message, now)
+            return
         match message:
             case Commit():
                 self._on_commit(message, now)
             case Snapshot():
                 self._on_snapshot(message, now)
             case GetInfo(request):
-                replicas = tuple(executor.info() for executor in self._executors.values())
+                infos = [executor.info() for executor in self._executors.values()]
+                replicas = (*infos, *[replica.info() for replica in self.chains.replicas])
                 self._send(source, Info(request, self.snid, self.boot, replicas, unanswered=self.unanswered(now)))
             case _:
                 raise errors.InvalidArgument(f"a storage node does not take {type(message).__name__}")
+
+    def _on_chain_message(self, source: Address, message: Message, now: float) -> None:
+        lsid: LogStreamID = message.lsid  # type: ignore[attr-defined]
+        if lsid in self._executors:
+            error = errors.WrongOrdering(f"log stream {lsid} is ordered by commit; append to its primary instead")
+            self.chains.refuse(source, message, error)
+        else:
+            self.chains.on_message(source, message, now)
 
     def _on_replicate_ack(
         self, executor: LogStreamExecutor, _source: Address, message: ReplicateAck, now: float
@@ -246,7 +266,8 @@ class StorageNode:
             self._stored = executor
 
     def _answer_unknown(self, source: Address, message: Message) -> None:
-        code = errors.UnknownLogStream.code
+        is_chained = message.lsid in self.chains  # type: ignore[attr-defined]
+        code = errors.WrongOrdering.code if is_chained else errors.UnknownLogStream.code
         match message:
             case Append(request, lsid):
                 self._send(source, AppendReply(request, lsid, code, Epoch(0)))
@@ -267,7 +288,7 @@ class StorageNode:
     def _on_commit(self, message: Commit, now: float) -> None:
         if message.version <= self.version:
             if message.prev_version == message.version:  # all that a full report is answered with when nothing happened
-                self._owed_since = None
+                self._on_answered()
             return
         if message.prev_version != self.version:
             if message.prev_version > self.version:
@@ -306,7 +327,7 @@ class StorageNode:
             return
         self.version = message.version
         self._asks = False
-        self._owed_since = None
+        self._on_answered()
         for hosted in self._executors.values():
             hosted.listed_epoch = Epoch(0)  # what the snapshot does not list, its watermark says nothing of
         for end in message.streams:
@@ -322,6 +343,12 @@ class StorageNode:
             self._fetch_if_behind(executor, now)
         self._trim((tpid, trim) for tpid, _, trim in message.topics)
         self._raise_hwms((tpid, hwm) for tpid, hwm, _ in message.topics)
+
+    def _on_answered(self) -> None:
+        """A full report was answered: the first of those that were not yet, as far as can be known."""
+        if self._owed_since is not None:
+            self.chains.renew(self._owed_since)
+            self._owed_since = None
 
     def _stop_on_old_metadata(self, seen: str, now: str) -> NoReturn:
         self._observe(Branch.RULE5_METADATA_WENT_BACK)
@@ -340,6 +367,7 @@ class StorageNode:
 
     def _trim(self, trims: Iterable[tuple[int, int]]) -> None:
         for tpid, glsn in trims:
+            self.chains.trim(TopicID(tpid), GLSN(glsn))
             for executor in self._of_topic.get(TopicID(tpid), ()):
                 executor.trim(GLSN(glsn))
                 if executor.lsid in self._waiting:
@@ -449,12 +477,18 @@ class StorageNode:
         self._executors[lsid].on_durable(batches, promises, version)
 
     def on_failed(self, lsid: LogStreamID, error: errors.VarlogError) -> None:
-        """Writing what an executor staged has failed."""
+        """Writing what a replica staged has failed."""
+        if lsid in self.chains:
+            self.chains.on_failed(lsid, error)
+            return
         self._executors[lsid].on_failed(error.code)
         self._send_away(self._executors[lsid])
 
     def on_corrupt(self, lsid: LogStreamID) -> None:
         """Stored bytes of a replica turned out to be damaged."""
+        if lsid in self.chains:
+            self.chains.on_corrupt(lsid)
+            return
         executor = self._executors.get(lsid)
         if executor is not None:
             executor.on_corrupt()
@@ -466,6 +500,7 @@ class StorageNode:
             executor.tick(now)
             self._fetch_if_behind(executor, now)
         self.syncing.tick(now)
+        self.chains.tick(now)
         for lsid in list(self._waiting):
             self._expire_waiting(self._executors[lsid], now)
         if now - self._reported >= KEEP_ALIVE or self._asks:
@@ -481,7 +516,7 @@ class StorageNode:
     @property
     def has_news(self) -> bool:
         """Whether `flush` has something to send."""
-        if self._unstaged or self.syncing:
+        if self._unstaged or self.syncing or self.chains.copying:
             return True
         for executor in self._executors.values():  # noqa: SIM110  # for every message: no generator
             if executor.changed:
@@ -495,6 +530,7 @@ class StorageNode:
             executor.flush()
         if self.syncing:
             self._advance_copies(now)
+        self.chains.flush(now)
         changed = [executor for executor in self._executors.values() if executor.changed]
         if changed:
             self._report(changed, now, full=False)

@@ -64,6 +64,10 @@ class WriteOnceLog(Protocol):
     def digest(self, glsn: GLSN, most: int) -> Seq[Held]:
         """The batches that end beyond a position, in order, at most so many."""
 
+    def runs(self, glsn: GLSN, most: int) -> tuple[Seq[tuple[int, int]], GLSN]:
+        """The positions that are written, as runs [begin, end) that end beyond a position, in order, at most so many;
+        and the position below which all are told: the end, if none was left out."""
+
     def stage_writes(
         self,
         epoch: Epoch,
@@ -72,7 +76,8 @@ class WriteOnceLog(Protocol):
         batches: Seq[bytes | memoryview],
         headers: Seq[BatchHeader],
     ) -> None:
-        """Batches at positions where nothing is, in any order."""
+        """Batches at positions where nothing is, in any order. A batch may begin in what is trimmed, if it ends beyond
+        it."""
 
     def stage_epoch(self, epoch: Epoch, wipe: GLSN | None = None) -> None:
         """Promise an epoch, and void what was written at or beyond `wipe`, if given."""
