@@ -13,6 +13,7 @@ import varlog
 from tests.client.rig import pass_time, run, turns, until
 from tests.client.stage import Stage
 from varlog import batch, errors, limits
+from varlog.client.writing import Pool
 from varlog.core.messages import Append, AppendReplies, AppendReply, GetInfo, GetMetadata, Info, ReplicaInfo
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 from varlog.wire import Connection
@@ -50,7 +51,9 @@ def test_M6_a_log_stream_that_does_not_answer_is_passed_over(tmp_path: Path) -> 
             assert {result.log_stream for result in results} == {2}
             silent.silent = False
             assert (await pending.pop()).log_stream == 1
-            await until(lambda: len(log._pool._usable) == 2)
+            pool = log._pool
+            assert isinstance(pool, Pool)
+            await until(lambda: len(pool._usable) == 2)
             results = await asyncio.gather(*(log.append(b"again") for _ in range(10)))
             assert {result.log_stream for result in results} == {1, 2}
 

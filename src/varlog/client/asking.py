@@ -25,15 +25,21 @@ _TRY_AGAIN: Final = frozenset({errors.NotLeader.code, errors.Busy.code, errors.S
 
 
 class _Question:
-    __slots__ = ("again", "answer", "asked_at", "changes", "deadline", "link", "message", "refusal", "repeats", "sent")
+    __slots__ = (
+        "again", "answer", "asked_at", "changes", "deadline", "link", "message", "refusal", "repeats", "sent",
+        "whatever",
+    )  # fmt: skip
 
-    def __init__(self, message: Message, link: Link | None, deadline: float, repeats: bool, changes: bool) -> None:
+    def __init__(
+        self, message: Message, link: Link | None, deadline: float, repeats: bool, changes: bool, whatever: bool
+    ) -> None:
         self.message = message
         self.link = link
         """None: whichever metadata repository leads."""
         self.deadline = deadline
         self.repeats = repeats
         self.changes = changes
+        self.whatever = whatever
         self.sent = False
         self.asked_at = 0.0
         self.again = False
@@ -72,12 +78,14 @@ class Asking:
         of: Link | None = None,
         repeats: bool = True,
         changes: bool = False,
+        whatever: bool = False,
     ) -> Message:
-        """Put a question, made with its request number, and wait for the answer. An answer with an error is raised."""
+        """Put a question, made with its request number, and wait for the answer. One with an error is raised, unless
+        `whatever` is answered is wanted."""
         if self._closed is not None:
             raise copy(self._closed)
         request = self.new_request()
-        question = _Question(build(request), of, deadline, repeats, changes)
+        question = _Question(build(request), of, deadline, repeats, changes, whatever)
         self._questions[request] = question
         self._put(question)
         self._stir()
@@ -86,10 +94,9 @@ class Asking:
         finally:
             del self._questions[request]
 
-    def tell_repository(self, message: Message) -> None:
-        """Send to the metadata repository that leads, if there is one; nothing is waited for."""
-        if self.leader is not None:
-            self.leader.send(message)
+    def tell_repository(self, message: Message) -> bool:
+        """Send to the metadata repository that leads; nothing is waited for. False: it was not sent, nobody leads."""
+        return self.leader is not None and self.leader.send(message)
 
     @property
     def leader(self) -> Link | None:
@@ -145,6 +152,8 @@ class Asking:
         elif code in _TRY_AGAIN and question.repeats:
             question.again = True
             question.refusal = errors.VarlogError.registry[code].__name__
+        elif question.whatever:
+            question.answer.set_result(message)
         else:
             question.answer.set_exception(errors.VarlogError.of(code, getattr(message, "detail", "")))
 

@@ -11,21 +11,26 @@ once or not at all, and everything else goes on undisturbed.
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Awaitable, Callable
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 from varlog import batch, errors, limits
 from varlog.client.archives import Archives
+from varlog.client.chains import ChainAppends, ChainTopic
 from varlog.client.connecting import Connecting, check_timeout, open_session
 from varlog.client.entries import AppendResult, Entry
 from varlog.client.finding import find_time
-from varlog.client.reading import Batches, Feed, Subscription
+from varlog.client.reading import Batches, Feed, Subscription, filled, read_at_tail
 from varlog.client.session import Session
-from varlog.client.writing import Appender, Appends, Pool, checked, fill, prepared
+from varlog.client.writing import Appender, Appends, Pool, StreamAppends, checked, fill, prepared
 from varlog.core.messages import Decided, GetTail, Metadata, StreamInfo, Tail, TopicInfo, TrimTopic
-from varlog.types import GLSN
+from varlog.types import GLSN, Ordering
 from varlog.wire.tls import TlsFiles
 
 if TYPE_CHECKING:
@@ -38,16 +43,29 @@ DEFAULT_WINDOW: Final = 256
 class Log:
     """One topic of a cluster. Made by `connect`; close it, or use it as an async context manager."""
 
-    def __init__(self, session: Session, topic: TopicInfo, timeout: float) -> None:
+    def __init__(
+        self,
+        session: Session,
+        topic: TopicInfo,
+        timeout: float,
+        fill_after: float = limits.FILL_AFTER_SECONDS,
+    ) -> None:
         self._session = session
         self._name = topic.name
         self._tpid = topic.tpid
         self._timeout = timeout
         self._time = session.loop.time
-        self._appends = Appends(session, topic.tpid, topic.name)
+        self._chained = ChainTopic(session, topic, fill_after) if topic.ordering is Ordering.SEQUENCER else None
         self._archives = Archives(session, topic.tpid, topic.name, timeout)
         self._ended: errors.VarlogError | None = None
-        self._pool = session.enroll(lambda _: Pool(self._appends), self._abandon)
+        self._appends: Appends
+        self._pool: Pool | ChainAppends
+        if self._chained is not None:
+            self._appends = self._pool = self._chained.appends
+            self._pool.on_end = self._abandon
+        else:
+            self._appends = appends = StreamAppends(session, topic.tpid, topic.name)
+            self._pool = session.enroll(lambda _: Pool(appends), self._abandon)
 
     # Appending
 
@@ -133,7 +151,10 @@ class Log:
         _check_position(glsn)
         limit = self._timeout if timeout is None else check_timeout(timeout)
         begun = self._time()
-        if glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
+        if self._chained is not None:
+            with contextlib.suppress(errors.Trimmed):  # the archive may have it
+                return next(iter(await read_at_tail(self._session, self._chained.reads, glsn, begun + limit)))
+        elif glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
             raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
         batches = self._batches(glsn, glsn + 1, max(0.0, begun + limit - self._time()), reply_bytes=1)
         try:
@@ -141,7 +162,7 @@ class Log:
         finally:
             batches.close()
         if found is None:
-            raise errors.Filled(f"position {glsn} was filled: it holds no entry, and readers pass over it")
+            raise filled(glsn)
         return next(iter(found))
 
     @property
@@ -211,21 +232,32 @@ class Log:
         if not isinstance(timestamp, int):
             raise errors.InvalidArgument(f"a time is a number of microseconds since 1970, not {timestamp!r}")
         deadline = self._deadline(timeout)
-        tail = await self._ask_tail(timeout)
+        hwm = await self.tail(timeout=timeout)
+        tail = replace(await self._ask_tail(timeout), hwm=GLSN(hwm))
         return await find_time(timestamp, tail, self._time_at, self._archives, deadline)
 
-    async def _time_at(self, glsn: int, deadline: float) -> int:
-        feed = self._feed(glsn, glsn + 1, reply_bytes=1, with_fill=True)
-        try:
-            found = await feed.next(max(0.0, deadline - self._time()))
-        finally:
-            feed.close()
-        assert found is not None, "a feed of one position ends after it"
-        return found.time
+    async def _time_at(self, glsn: int, end: int, deadline: float) -> int | None:
+        """The time of a position, or of the first after it that has one; None if there is none before `end`."""
+        for begin, stop, most in ((glsn, glsn + 1, 1), (glsn + 1, end, limits.CLIENT_SCAN_BYTES)):
+            feed = self._feed(begin, stop, reply_bytes=most, with_fill=True)
+            try:
+                while (found := await feed.next(max(0.0, deadline - self._time()))) is not None:
+                    if found.time:
+                        return found.time
+            finally:
+                feed.close()
+        return None
 
     async def tail(self, *, timeout: float | None = None) -> int:
         """The last position that is written; the one before `first()` if none is, which is 0 unless the topic was made
-        to begin later. Every append acknowledged before the call is counted."""
+        to begin later. Every append acknowledged before the call is counted.
+
+        Where a sequencer orders the topic, that is the last position it had given out, and the call waits until
+        everything up to there is written; what nobody writes is filled after the interval (`connect(fill_after=)`)."""
+        if self._chained is not None:
+            tail = await self._chained.settled(self._deadline(timeout))
+            self._appends.tail = max(self._appends.tail, tail)
+            return tail
         return (await self._ask_tail(timeout)).hwm
 
     async def first(self, *, timeout: float | None = None) -> int:
@@ -253,12 +285,50 @@ class Log:
     async def trim(self, glsn: int, *, timeout: float | None = None) -> int:
         """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now. At most the tail."""
         _check_position(glsn)
+        deadline = self._deadline(timeout)
+        if self._chained is not None and glsn > self._appends.tail and glsn > (tail := await self._settled(deadline)):
+            raise errors.InvalidArgument(f"{glsn} is beyond the tail, which is {tail}: nothing is there to be trimmed")
         answer = await self._session.asking.ask(
-            lambda request: TrimTopic(request, self._tpid, GLSN(glsn)), self._deadline(timeout), changes=True
+            lambda request: TrimTopic(request, self._tpid, GLSN(glsn)), deadline, changes=True
         )
         assert isinstance(answer, Decided)
         self._session.routing.note_trim(self._tpid, GLSN(answer.value))
         return answer.value
+
+    # What only a sequencer's topic has
+
+    async def fill(self, glsn: int, count: int = 1, *, timeout: float | None = None) -> None:
+        """Write junk at positions that were given out and that nobody writes: readers pass over them. All of them are
+        on every replica then; one that holds an entry keeps it, and is completed if it was half-written: `Written`.
+
+        Readers do this by themselves, after the interval (`connect(fill_after=)`). Who writes at such a position just
+        now, slowly, loses it and gets another one. Positions that were not given out are refused: `Unwritten`.
+        """
+        _check_position(glsn)
+        count = fill(count).count
+        await self._sequenced("fill").fill(glsn, count, self._deadline(timeout))
+
+    async def peek(self, *, timeout: float | None = None) -> int:
+        """The last position that the sequencer has given out. What is there may not be written yet: see `tail`."""
+        _, glsn = await self._sequenced("peek").peek(self._deadline(timeout))
+        return glsn
+
+    async def seal(self, *, timeout: float | None = None) -> int:
+        """End the topic's epoch and begin the next one, with all replicas that answer; returns it. Appends and reads
+        go on in that one by themselves. Clients do this when they meet a failure; it may be done at any time."""
+        return await self._sequenced("seal").seal(self._deadline(timeout))
+
+    def _sequenced(self, call: str) -> ChainTopic:
+        if self._chained is None:
+            raise errors.WrongOrdering(
+                f"{call}() is for topics that a sequencer orders; in topic {self._name!r} commits make the order"
+            )
+        return self._chained
+
+    async def _settled(self, deadline: float) -> int:
+        return await self.tail(timeout=max(1e-3, deadline - self._time()))
+
+    # The client's state
 
     async def refresh(self, *, timeout: float | None = None) -> None:
         """Read the cluster's metadata anew."""
@@ -290,6 +360,8 @@ class Log:
     async def close(self) -> None:
         """End what is under way with `Closed`, and all connections."""
         await self._session.close()
+        if self._chained is not None:
+            await self._chained.close()
 
     def _abandon(self, error: errors.VarlogError) -> None:
         self._ended = error
@@ -321,7 +393,16 @@ class Log:
     ) -> Feed:
         if self._ended is not None:
             raise copy(self._ended)
-        return Feed(self._session, self._tpid, begin, end, reply_bytes, affinity, with_fill=with_fill)
+        return Feed(
+            self._session,
+            self._tpid,
+            begin,
+            end,
+            reply_bytes,
+            affinity,
+            with_fill=with_fill,
+            chained=self._chained,
+        )
 
     def _deadline(self, timeout: float | None) -> float:
         return self._time() + (self._timeout if timeout is None else check_timeout(timeout))
@@ -344,13 +425,15 @@ def connect(
     secret_file: str | Path | None = None,
     tls: TlsFiles | None = None,
     timeout: float = DEFAULT_TIMEOUT,
+    fill_after: float = limits.FILL_AFTER_SECONDS,
 ) -> Connecting[Log]:
     """Connect to a topic of a cluster: `async with varlog.connect(...) as log`, or `log = await varlog.connect(...)`.
 
     `cluster` is the path of a cluster file or of the directory that holds one, or "host:port[,host:port]" of metadata
     repositories (then `secret_file` has to be given, and `tls` if the cluster uses TLS). Without it `$VARLOG_CLUSTER`
     is used, or else `./varlog-data`. `topic` is "log" unless the cluster file names another. `timeout` is for
-    connecting, and for every call that is not given its own.
+    connecting, and for every call that is not given its own. `fill_after` is for topics that a sequencer orders: so
+    many seconds this client's readers wait for a position that was given out and is not written, before they fill it.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:
@@ -362,11 +445,14 @@ def connect(
     1 3 b'hello'
     """
     limit = check_timeout(timeout)
+    if not 0 <= fill_after < math.inf:
+        raise errors.InvalidArgument(f"fill_after is a number of seconds from 0 on, not {fill_after!r}")
 
     async def make() -> Log:
         session = await open_session(cluster, cid, secret_file, limit, tls)
         try:
-            return Log(session, _find_topic(session, session.cluster.topic if topic is None else topic), limit)
+            found = _find_topic(session, session.cluster.topic if topic is None else topic)
+            return Log(session, found, limit, fill_after)
         except BaseException:
             await session.close()
             raise

@@ -144,9 +144,6 @@ class _ReplicaScan:
             self._question = None
             self._answer.set_result(reply)
 
-    def on_replies(self, replies: object, now: float) -> None:
-        """It appends nothing."""
-
     def on_metadata(self, now: float) -> None:
         """It asks one node, wherever that is."""
 

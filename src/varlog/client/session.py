@@ -4,9 +4,9 @@ The decisions are made by state machines of the core (`Writer`, `Subscription`);
 session carries their messages, gives them request numbers by which answers find back to them, keeps the metadata fresh
 when one of them wants that, tells them of connections that come and go, and lets time pass for them.
 
-A link to a storage node is opened when something is first sent to it, and redialled from then on for as long as the
-metadata lists the node there. What is sent while a node is not connected is dropped; the participants are told when it
-is, and send again.
+A link to a storage node or to a sequencer is opened when something is first sent to it, and redialled from then on for
+as long as the metadata lists it there. What is sent while it is not connected is dropped; the participants are told
+when it is, and send again.
 
 There is a tick ten times a second while anything is under way. An idle session has no timer, and costs nothing.
 """
@@ -15,24 +15,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from copy import copy
 from typing import Any, Final, Protocol, TypeVar
 
 from varlog import errors, limits
 from varlog.client.asking import Asking
 from varlog.client.cluster import Cluster
-from varlog.core.address import Address, node_address
+from varlog.core.address import METADATA_REPOSITORY, Address, node_address, sequencer_address
+from varlog.core.appending import Writer
 from varlog.core.messages import (
     AppendReplies,
     AppendReply,
+    ChainPart,
+    ChainWritten,
+    Digest,
     GetMetadata,
+    Granted,
     Info,
     Leading,
     Message,
     Metadata,
     NotLeading,
+    Peeked,
     ScanReply,
+    Tail,
 )
 from varlog.core.routing import Routing
 from varlog.types import StorageNodeID
@@ -51,6 +58,8 @@ is over when it ends, and in a long one the clients do not wear the metadata rep
 
 _SLOTS: Final = limits.CLIENT_OPERATIONS
 _SLOT: Final = _SLOTS - 1
+_Reply = AppendReply | ScanReply | ChainWritten | Granted | ChainPart | Digest | Peeked | Tail
+_REPLIES: Final = (AppendReply, ScanReply, ChainWritten, Granted, ChainPart, Digest)
 _FATAL: Final = (
     errors.WrongCluster,
     errors.WrongSecret,
@@ -73,8 +82,6 @@ class Participant(Protocol):
 
     def on_reply(self, reply: Any, now: float) -> None: ...
 
-    def on_replies(self, replies: AppendReplies, now: float) -> None: ...
-
     def on_metadata(self, now: float) -> None: ...
 
     def on_connected(self, snid: StorageNodeID, now: float) -> None: ...
@@ -86,6 +93,8 @@ class Participant(Protocol):
 
 _P = TypeVar("_P", bound=Participant)
 Abandon = Callable[[errors.VarlogError], None]
+OnSequencer = Callable[[str, bool, float], None]
+"""Told where a sequencer is, whether there is a connection to it now, and when that is."""
 
 
 class Peer:
@@ -94,6 +103,7 @@ class Peer:
     def __init__(self, session: Session, snid: StorageNodeID, location: str, wants: Role) -> None:
         self.snid = snid
         """0 if it is no storage node."""
+        self.is_sequencer = wants is Role.SEQUENCER
         self._session = session
         self.link = Link(location, session.identity, wants, session.cluster.credentials, self)
         self.on_message = self._on_repository if wants is Role.METADATA_REPOSITORY else session.on_message
@@ -137,8 +147,10 @@ class Session:
         self._nodes: dict[Address, Peer] = {}
         self._nowhere: set[Address] = set()
         """Nodes that something was to be sent to, and nobody knows where they are."""
+        self._sequencers: dict[Address, Peer] = {}
+        self.sequencer_listeners: list[OnSequencer] = []
         self._connections: dict[Address, Connection] = {}
-        """Of the nodes that are connected."""
+        """Of the nodes and sequencers that are connected."""
         self.ticker: asyncio.TimerHandle | None = None
         """None while nothing is under way."""
         self._asked_at = -REFRESH_AGAIN
@@ -200,7 +212,7 @@ class Session:
             self._participants.clear()
             if self.ticker is not None:
                 self.ticker.cancel()
-        links = [*self.repositories, *(peer.link for peer in self._nodes.values())]
+        links = [*self.repositories, *(peer.link for peer in (*self._nodes.values(), *self._sequencers.values()))]
         if self._manager is not None:
             links.append(self._manager.link)
         for link in links:
@@ -255,11 +267,14 @@ class Session:
     # Messages
 
     def send(self, address: Address, message: Message) -> bool:
-        """Send to a storage node, if it is connected; otherwise see that it will be. False: it was not sent."""
+        """Send to a storage node or a sequencer, if it is connected; otherwise see that it will be. Or to the metadata
+        repository that leads. False: it was not sent."""
         connection = self._connections.get(address)
         if connection is not None:
             return connection.send(message)
-        if address not in self._nodes:
+        if address == METADATA_REPOSITORY:
+            return self.asking.tell_repository(message)
+        if address not in self._nodes and address not in self._sequencers:
             self._reach(address)
         return False
 
@@ -273,6 +288,10 @@ class Session:
         return is_sent
 
     def _reach(self, address: Address) -> None:
+        location = address.removeprefix(sequencer_address(""))
+        if location != address:
+            self._sequencers[address] = Peer(self, StorageNodeID(0), location, Role.SEQUENCER)
+            return
         for node in self.metadata.nodes if self.metadata is not None else ():
             if node.address and node_address(node.snid) == address:
                 self._nodes[address] = Peer(self, node.snid, node.address, Role.STORAGE_NODE)
@@ -286,6 +305,13 @@ class Session:
             self._reach(address)
         peer = self._nodes.get(address)
         return peer.link if peer is not None else None
+
+    def sequencer(self, location: str) -> Link:
+        """The link to a sequencer."""
+        address = sequencer_address(location)
+        if address not in self._sequencers:
+            self._reach(address)
+        return self._sequencers[address].link
 
     def manager(self) -> Link | None:
         """The link to the manager; None if none has registered."""
@@ -319,15 +345,25 @@ class Session:
             now = self.loop.time()
             for participant in list(self._participants.values()):
                 participant.on_connected(peer.snid, now)
+        elif peer.is_sequencer:
+            self._connections[sequencer_address(peer.link.address)] = connection
+            self._tell_of_sequencer(peer, is_connected=True)
         self.asking.on_connected(connection)
 
     def on_said(self, repository: Link, said: Leading | NotLeading) -> None:
         if self.asking.on_said(repository, said) and self._refreshing:
             self._ask_metadata()
 
+    def _tell_of_sequencer(self, peer: Peer, *, is_connected: bool) -> None:
+        for listener in self.sequencer_listeners:
+            listener(peer.link.address, is_connected, self.loop.time())
+
     def on_closed(self, peer: Peer) -> None:
         address = node_address(peer.snid)
-        if self._nodes.get(address) is peer and self._connections.pop(address, None) is not None:
+        if peer.is_sequencer:
+            if self._connections.pop(sequencer_address(peer.link.address), None) is not None:
+                self._tell_of_sequencer(peer, is_connected=False)
+        elif self._nodes.get(address) is peer and self._connections.pop(address, None) is not None:
             self._on_node_lost(peer.snid)
         self.asking.on_closed(peer.link)
 
@@ -343,7 +379,7 @@ class Session:
         slots = {request & _SLOT for request in replies.requests}
         if len(slots) == 1:
             participant = self._participants.get(slots.pop())
-            if participant is not None:
+            if isinstance(participant, Writer):  # nobody else appends
                 participant.on_replies(replies, self.loop.time())
                 if participant.wants_metadata:
                     self.refresh()
@@ -351,21 +387,24 @@ class Session:
             for reply in replies.each():
                 self._on_reply(reply)
 
-    def _on_reply(self, reply: AppendReply | ScanReply) -> None:
+    def _on_reply(self, reply: _Reply) -> bool:
+        """False if it is not for a participant."""
         participant = self._participants.get(reply.request & _SLOT)
-        if participant is not None:
-            participant.on_reply(reply, self.loop.time())
-            if participant.wants_metadata:
-                self.refresh()
+        if participant is None:
+            return False
+        participant.on_reply(reply, self.loop.time())
+        if participant.wants_metadata:
+            self.refresh()
+        return True
 
     def on_message(self, _connection: Connection, message: Message) -> None:
         if isinstance(message, AppendReplies):
             self._on_replies(message)
-        elif isinstance(message, AppendReply | ScanReply):
+        elif isinstance(message, _REPLIES):
             self._on_reply(message)
         elif isinstance(message, Metadata):
             self._on_metadata(message)
-        else:
+        elif not (isinstance(message, Peeked | Tail) and self._on_reply(message)):
             if isinstance(message, Info):
                 self.infos[message.snid] = (self.loop.time(), message)
             self.asking.on_answer(message)
@@ -423,6 +462,7 @@ class Session:
             del self._nodes[node_address(peer.snid)]
             self._connections.pop(node_address(peer.snid), None)
             peer.link.close()
+        self._leave_sequencers({sequencer_address(sequencer.address) for sequencer in metadata.sequencers})
         now = self.loop.time()
         for participant in list(self._participants.values()):
             participant.on_metadata(now)
@@ -432,6 +472,13 @@ class Session:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
+
+    def _leave_sequencers(self, listed: Container[Address]) -> None:
+        for address in [address for address in self._sequencers if address not in listed]:
+            self._connections.pop(address, None)
+            peer = self._sequencers.pop(address)
+            peer.link.close()
+            self._tell_of_sequencer(peer, is_connected=False)
 
     # Time
 
@@ -445,6 +492,9 @@ class Session:
         now = self.loop.time()
         for snid in self._lost():
             self._on_node_lost(snid)
+        for peer in self._sequencers.values():
+            if peer.unreachable:
+                self._tell_of_sequencer(peer, is_connected=False)
         for participant in list(self._participants.values()):
             participant.tick(now)
         self.asking.tick(now)

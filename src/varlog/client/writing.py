@@ -1,8 +1,9 @@
-"""Appends: from a call to a writer of the core, and from its outcome back to the call.
+"""Appends: from a call to a machine of the core, and from its outcome back to the call.
 
-`Pool` has one writer for each log stream that takes appends and gives them work in turn. A writer whose log stream is
-avoided, or that gets no answers, is passed over as long as another one is well, and so is one that had to leave its log
-stream until it is back there (M6, M11); what such a writer has under way it goes on with.
+`Appends` is what the two orderings have in common; what is the sequencer's is in `chains`. In the other one `Pool` has
+one writer for each log stream that takes appends and gives them work in turn. A writer whose log stream is avoided, or
+that gets no answers, is passed over as long as another one is well, and so is one that had to leave its log stream
+until it is back there (M6, M11); what such a writer has under way it goes on with.
 
 Everything under way counts against the client's `Room`, in bytes and number, until its outcome is known, also when the
 caller no longer waits for it.
@@ -13,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from varlog import batch, errors, limits
 from varlog.client.diagnosis import explain
@@ -41,16 +43,27 @@ ANSWER_SECONDS: Final = 0.4
 SAME_MOMENT: Final = 0.02
 
 
-def _new_writer_id() -> WriterID:
+def new_writer_id() -> WriterID:
+    """One that nobody else has."""
     return WriterID(secrets.randbits(63) + 1)
 
 
-def _timestamp() -> int:
+def timestamp() -> int:
+    """The wall clock, in microseconds."""
     return time.time_ns() // 1000
 
 
-class Appends:
-    """The appends of one client on one topic that are under way, whichever writer has them."""
+class Lane(Protocol):
+    """What takes appends, one after another, and sees to them."""
+
+    @property
+    def wants_metadata(self) -> bool: ...
+
+    def append(self, id_: Any, entries: Any, deadline: float, now: float) -> None: ...
+
+
+class Appends(ABC):
+    """The appends of one client on one topic that are under way, whichever lane has them."""
 
     def __init__(self, session: Session, tpid: TopicID, name: str) -> None:
         self.session = session
@@ -60,40 +73,28 @@ class Appends:
         self.tail = GLSN(0)
         """The greatest position that this client was told of."""
         self._create_future = session.loop.create_future
-        self._writers: set[Writer] = set()
-        self._investigated = 0.0
-        self._questioned: dict[StorageNodeID, float] = {}
-        """When nodes were asked how they are: the first time since they last said."""
         self._explained: tuple[float, errors.VarlogError | None] = (0.0, None)
 
-    def writer(self, options: WriterOptions, abandon: Callable[[errors.VarlogError], None]) -> Writer:
-        """One more writer, enrolled in the session."""
-        session = self.session
-        writer = session.enroll(
-            lambda new_request: Writer(
-                self.tpid,
-                session.routing,
-                _new_writer_id,
-                new_request,
-                _timestamp,
-                self._send,
-                self._settle,
-                options,
-            ),
-            abandon,
-        )
-        self._writers.add(writer)
-        return writer
+    @abstractmethod
+    def lane(self, window: int, codec: batch.Codec, abandon: Callable[[errors.VarlogError], None]) -> Lane:
+        """One more, for as many batches at once. `abandon` is called with why, when everything under way ends."""
+
+    @abstractmethod
+    def retire(self, lane: Lane) -> None:
+        """One that has nothing under way is not needed any more."""
+
+    @abstractmethod
+    def _given_up(self) -> list[tuple[asyncio.Future[AppendResult], int]]:
+        """Give up everything under way; returns what was given to the lanes as ids."""
+
+    @abstractmethod
+    def _find_reason(self) -> errors.VarlogError:
+        """Why nothing is appended."""
 
     def _send(self, address: Address, message: Message) -> bool:
         # An append that is alone need not wait for others that would be sent together with it.
         send = self.session.send_now if self.room.items == 1 else self.session.send
         return send(address, message)
-
-    def retire(self, writer: Writer) -> None:
-        """A writer that has nothing under way is not needed any more."""
-        self._writers.discard(writer)
-        self.session.dismiss(writer)
 
     async def take(self, room: Room, size: int, deadline: float) -> None:
         """Wait for room; if there is none in time, say also why what takes it up does not come forward."""
@@ -105,18 +106,16 @@ class Appends:
                 raise
             raise errors.VarlogError.of(why.code, f"{error}: {why}") from None
 
-    def submit(
-        self, writer: Writer, entries: Any, size: int, deadline: float, now: float
-    ) -> asyncio.Future[AppendResult]:
+    def submit(self, lane: Lane, entries: Any, size: int, deadline: float, now: float) -> asyncio.Future[AppendResult]:
         """Begin an append for which room was taken. Entries that no log would take raise at once."""
         future = self._create_future()
         try:
-            writer.append((future, size), entries, deadline, now)
+            lane.append((future, size), entries, deadline, now)
         except BaseException:
             self.room.give_back(size)
             raise
         session = self.session
-        if writer.wants_metadata:
+        if lane.wants_metadata:
             session.refresh()
         elif session.ticker is None:
             session.stir()
@@ -151,6 +150,54 @@ class Appends:
             why = self._find_reason()
             self._explained = (now, why)
         return why
+
+    def abandon(self, error: errors.VarlogError) -> None:
+        """Nobody will tell what became of what is under way."""
+        for future, size in self._given_up():
+            self.room.give_back(size)
+            if not future.done():
+                future.set_exception(copy(error))
+
+
+class StreamAppends(Appends):
+    """Of a topic whose log streams order what they commit: a lane is a writer of the core."""
+
+    def __init__(self, session: Session, tpid: TopicID, name: str) -> None:
+        super().__init__(session, tpid, name)
+        self._writers: set[Writer] = set()
+        self._investigated = 0.0
+        self._questioned: dict[StorageNodeID, float] = {}
+        """When nodes were asked how they are: the first time since they last said."""
+
+    def lane(self, window: int, codec: batch.Codec, abandon: Callable[[errors.VarlogError], None]) -> Writer:
+        return self.writer(WriterOptions(window=window, codec=codec), abandon)
+
+    def writer(self, options: WriterOptions, abandon: Callable[[errors.VarlogError], None]) -> Writer:
+        """One more writer, enrolled in the session."""
+        session = self.session
+        writer = session.enroll(
+            lambda new_request: Writer(
+                self.tpid,
+                session.routing,
+                new_writer_id,
+                new_request,
+                timestamp,
+                self._send,
+                self._settle,
+                options,
+            ),
+            abandon,
+        )
+        self._writers.add(writer)
+        return writer
+
+    def retire(self, lane: Lane) -> None:
+        assert isinstance(lane, Writer), "it has no other lanes"
+        self._writers.discard(lane)
+        self.session.dismiss(lane)
+
+    def _given_up(self) -> list[tuple[asyncio.Future[AppendResult], int]]:
+        return [given for writer in self._writers for given in writer.abandon()]
 
     def _find_reason(self) -> errors.VarlogError:
         session = self.session
@@ -193,21 +240,13 @@ class Appends:
                     self._questioned[snid] = now
                 session.send(node_address(snid), GetInfo(session.asking.new_request()))
 
-    def abandon(self, error: errors.VarlogError) -> None:
-        """Nobody will tell what became of what is under way."""
-        for writer in self._writers:
-            for future, size in writer.abandon():
-                self.room.give_back(size)
-                if not future.done():
-                    future.set_exception(copy(error))
-
 
 class Pool:
     """See the module's text. Takes part in the session for its own sake."""
 
     wants_metadata = False
 
-    def __init__(self, appends: Appends) -> None:
+    def __init__(self, appends: StreamAppends) -> None:
         self._appends = appends
         self._session = appends.session
         self._writers: dict[LogStreamID | None, Writer] = {}
@@ -227,9 +266,6 @@ class Pool:
 
     def on_reply(self, reply: Any, now: float) -> None:
         """It asks nothing itself."""
-
-    def on_replies(self, replies: object, now: float) -> None:
-        """It appends nothing itself."""
 
     def on_connected(self, _snid: StorageNodeID, now: float) -> None:
         self._judge(now)
@@ -309,11 +345,14 @@ def fill(count: Any) -> Fill:
 
 
 class Appender:
-    """Appends on one log stream, pipelined: entries get their positions in the order they were sent.
+    """Appends, pipelined: entries get their positions in the order they were sent.
 
     `append` waits for room in the window only, and returns a future of the result. Leave the `async with` block, or
     call `flush`, to wait for all of them; either raises the first failure of those that were sent since the last
-    flush. If its log stream fails the appender goes on with another one, in the same order.
+    flush. A log stream that fails is left for another one, in the same order.
+
+    On a topic that a sequencer orders batches of several log streams are under way at once: if a node fails, what has
+    to be sent again may come behind what was sent after it. Where that matters, wait for each (`window=1`).
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:
@@ -327,10 +366,9 @@ class Appender:
     """
 
     def __init__(self, appends: Appends, window: int, codec: batch.Codec, timeout: float) -> None:
-        options = WriterOptions(window=window, codec=codec)
         self._appends = appends
         self._timeout = timeout
-        self._writer = appends.writer(options, self._abandon)
+        self._lane = appends.lane(window, codec, self._abandon)
         self._window = Room(limits.CLIENT_BYTES_IN_FLIGHT, window)
         self._under_way = 0
         self._failed: errors.VarlogError | None = None
@@ -363,7 +401,7 @@ class Appender:
             if not room.try_take(size):
                 await self._appends.take(room, size, deadline)
             now = loop.time()
-            future = self._appends.submit(self._writer, entries, size, now + self._timeout, now)
+            future = self._appends.submit(self._lane, entries, size, now + self._timeout, now)
         except BaseException:
             self._window.give_back(size)
             raise
@@ -384,7 +422,7 @@ class Appender:
                     waiting.set_result(None)
             self._idle.clear()
             if self._closed is not None:
-                self._appends.retire(self._writer)
+                self._appends.retire(self._lane)
 
     async def flush(self) -> None:
         """Wait until all that was sent is decided; raises the first failure since the last flush."""
@@ -404,7 +442,7 @@ class Appender:
             self._closed = error
             self._window.close(error)
             if not self._under_way:
-                self._appends.retire(self._writer)
+                self._appends.retire(self._lane)
 
     async def __aenter__(self) -> Appender:
         return self

@@ -114,6 +114,7 @@ class ChainWriter:
         id_: Any,
         entries: Seq[bytes] | Fill,
         deadline: float,
+        _now: float,
         codec: batch.Codec = batch.Codec.NONE,
     ) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
