@@ -152,9 +152,6 @@ class Feed:
     def outstanding(self) -> int:
         return not self._ended
 
-    def on_replies(self, replies: object, now: float) -> None:
-        """It appends nothing."""
-
     def _send(self, address: Address, message: Message) -> None:
         self._session.send_now(address, message)  # if it was not sent, the core is told when it can be
 
