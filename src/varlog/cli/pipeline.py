@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
@@ -82,6 +82,7 @@ def restore_pipeline(
     *,
     streams: Positive = 1,
     replication_factor: Count = 0,
+    ordering: Literal["commit", "sequencer"] = "commit",
     master: Master = None,
     at: Topic = USUAL_TOPIC,
 ) -> int:
@@ -95,11 +96,13 @@ def restore_pipeline(
         How many log streams the topic gets, if it has to be made. One of them gets everything that is restored.
     replication_factor
         How many replicas each of them gets; 0 lets the manager choose.
+    ordering
+        Who says where an entry stands in it, if it has to be made; whatever the archived topic had.
     """
     from varlog.pipeline.restore import Wanted, run  # noqa: PLC0415  # it needs an extra, and is large
 
     with spark_of("restore", master, at.output) as start:
-        return run(connection_of(at), Wanted(archive, streams, replication_factor), start, at.output)
+        return run(connection_of(at), Wanted(archive, streams, replication_factor, ordering), start, at.output)
 
 
 def audit_pipeline(

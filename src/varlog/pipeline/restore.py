@@ -15,7 +15,8 @@ What always holds, wherever the job is killed:
   their way, so the log streams are sealed and run again first, which ends whatever was sent before.
 
 Nobody else may write to the topic meanwhile. If somebody does, the job notices it by the positions and ends; what is
-there then is of no use, and has to be removed.
+there then is of no use, and has to be removed. Where a sequencer orders the topic, an append may also lose its position
+to a failure, and that ends the job in the same way. Batches are cut where such a topic's blocks end (rule 24).
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from varlog.pipeline.progress import Show, shown
 from varlog.pipeline.restore_tasks import Part, compare
 from varlog.spark.connections import connections, pin
 from varlog.spark.options import Connection
+from varlog.types import GLSN, Ordering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,6 +68,7 @@ class Wanted(NamedTuple):
     streams: int = 1
     """Of the topic, if it has to be made."""
     replication_factor: int = 0
+    ordering: str = Ordering.COMMIT.label
 
 
 class Summary(msgspec.Struct, tag="summary", tag_field="event"):
@@ -145,11 +148,14 @@ class _Restoring:
                     streams=self._wanted.streams,
                     replication_factor=self._wanted.replication_factor,
                     first=archive.begin,
+                    ordering=self._wanted.ordering,
                     timeout=OPERATE_SECONDS,
                 )
-            elif topic.hwm > topic.trim:
+            elif topic.hwm > topic.trim and topic.ordering is Ordering.COMMIT:
                 await _settle(admin, self._name)
         async with self._log() as log:
+            if topic.ordering is Ordering.SEQUENCER:
+                await log.seal(timeout=OPERATE_SECONDS)
             first, tail = await log.first(), await log.tail()
         has = f"topic {self._name!r} has GLSN {first} to {tail}" if tail >= first else f"topic {self._name!r} is empty"
         if not archive.begin <= tail + 1 <= archive.end:
@@ -208,7 +214,7 @@ class _Restoring:
 
 
 async def _settle(admin: Admin, name: str) -> None:
-    """Let nothing come into the topic any more that was sent before now."""
+    """Let nothing come into the topic any more that was sent before now; where a sequencer orders it, `seal` does."""
     for stream in await admin.streams(name):
         await admin.seal_stream(stream.lsid, timeout=OPERATE_SECONDS)
     for stream in await admin.streams(name):
@@ -251,18 +257,28 @@ class _Placing:
         self.next = summary.resumed_at
         """Where the next entry belongs."""
 
+    def _room(self) -> int:
+        """How many positions may go into one append."""
+        projection = self._log.topic.projection
+        if projection is None:
+            return limits.MAX_BATCH_ENTRIES
+        return projection.block_end(GLSN(self.next)) - self.next
+
     async def append(self, payloads: pa.BinaryArray) -> None:
         """Entries, at the next positions."""
-        self._sent.append((self.next, await self._appender.append_batch(payloads)))
-        self.next += len(payloads)
-        self._summary.rows += len(payloads)
-        self._summary.bytes += payloads.nbytes
-        self._check()
+        while len(payloads):
+            together = payloads.slice(0, self._room())
+            self._sent.append((self.next, await self._appender.append_batch(together)))
+            self.next += len(together)
+            self._summary.rows += len(together)
+            self._summary.bytes += together.nbytes
+            self._check()
+            payloads = payloads.slice(len(together))
 
     async def fill(self, end: int) -> None:
         """Nothing, up to `end`."""
         while self.next < end:
-            count = min(end - self.next, limits.MAX_BATCH_ENTRIES)
+            count = min(end - self.next, self._room())
             self._sent.append((self.next, await self._appender.append_fill(count)))
             self.next += count
             self._summary.filled += count
@@ -274,9 +290,10 @@ class _Placing:
             wanted, decided = self._sent.popleft()
             got = decided.result().glsn
             if got != wanted:
+                failed = "" if self._log.topic.projection is None else ", or a process of it failed"
                 raise errors.Diverged(
                     f"what belongs to GLSN {wanted} came to stand at {got}: somebody else writes to topic "
-                    f"{self._log.name!r}. Remove it, and restore it again while nobody else does"
+                    f"{self._log.name!r}{failed}. Remove it, and restore it again while nobody else does"
                 )
 
     async def __aenter__(self) -> _Placing:
