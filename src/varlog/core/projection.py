@@ -141,7 +141,7 @@ def check_follows(projection: Projection, before: Projection | None, trim: GLSN)
     given out twice."""
     start, begin = projection.start, projection.stripes[0].begin
     if start <= trim:
-        raise errors.InvalidArgument(f"positions up to {trim} are trimmed; the next one is not {start}")
+        raise errors.Conflict(f"positions up to {trim} are trimmed by now; the next one is not {start}")
     if before is None:
         if begin > trim + 1:
             raise errors.InvalidArgument(f"the topic begins at {trim + 1}, its first stripe only at {begin}")
