@@ -87,6 +87,7 @@ class Site:
             replica.executor._observe = self.branches.append
             self.replica = replica
             self.node.add(replica.executor)
+            self.node.syncing.resume(replica.executor, plan)
 
     def write(self) -> bool:
         self.node.flush(self.now)

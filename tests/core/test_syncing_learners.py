@@ -8,8 +8,8 @@ from tests.core.copies import Site, Sites, lacking_target, running_source, seale
 from tests.core.replica import LSID, TOPIC, cut
 from varlog import errors, limits
 from varlog.core.branches import Branch
-from varlog.core.messages import Cuts, FetchCuts, FetchLog, LogPart, ReplicaReply, Scan, Snapshot, StreamEnd
-from varlog.core.syncing import FOLLOW_AGAIN, RENEW_WITHIN
+from varlog.core.messages import Cuts, FetchCuts, FetchLog, LogPart, ReplicaReply, Scan, Snapshot, StreamEnd, SyncReply
+from varlog.core.syncing import A_MOMENT, FOLLOW_AGAIN, RENEW_WITHIN
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, StreamStatus, Term, Version
 
 
@@ -65,6 +65,42 @@ def test_rule12_a_learner_that_lacks_nothing_is_sealed_at_once(sites: Sites) -> 
     target.seal(5, 13)
     sites.settle()
     assert target.state == "SEALED 5"
+
+
+def test_rule12_a_learner_of_a_log_that_grows_is_held_against_a_moment_ago(sites: Sites) -> None:
+    """However fast it grows, and whenever somebody looks."""
+    source, target = running_source(sites), sites.target
+    target.sync_from(1, 4, learner=True)
+    sites.settle()
+    ends = []
+    for n in range(7, 60):
+        source.store(n, epoch=4)
+        source.commit(2 * n + 1, epoch=4)
+        ends.append((sites.now, LLSN(2 * n + 1)))
+        sites.pass_time(0.01, every=0.01)
+        info = target.replica.executor.info()
+        assert info.source_end <= info.committed_end
+    last, told = sites.now - FOLLOW_AGAIN, target.replica.executor.source_end
+    assert told >= max(end for at, end in ends if at <= last - 2 * A_MOMENT)
+    assert told <= max(end for at, end in ends if at <= last - A_MOMENT + FOLLOW_AGAIN)
+
+
+def test_rule12_a_learner_that_does_not_keep_up_is_seen(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "COPY_PART_BATCHES", 1)
+    source, target = running_source(sites), sites.target
+    target.sync_from(1, 4, learner=True)
+    sites.settle()
+    for n in range(7, 40):
+        source.store(n, epoch=4)
+        source.commit(2 * n + 1, epoch=4)
+    for _ in range(2):
+        sites.now += 2 * A_MOMENT
+        target.now = sites.now
+        target.node.tick(sites.now)
+        for _ in range(4):
+            sites.step()
+    info = target.replica.executor.info()
+    assert info.committed_end < info.source_end == 79
 
 
 def test_rule12_following_is_no_hot_loop(sites: Sites) -> None:
@@ -182,14 +218,13 @@ def test_rule14_a_copy_starts_anew_where_the_log_of_its_source_begins(sites: Sit
     source.replica.executor.trim(GLSN(25))
     source.write()
     target.sync_from(1, 4, learner=True)
-    sites.settle()
+    while Branch.RULE14_SYNC_STARTS_ANEW not in target.branches:
+        sites.step()
     assert target.ends == (25, 25, 25), "where the commit begins that the trim point lies in"
     assert target.state == "SEALING 4"
     assert target.replica.executor.trim_glsn == 25
-    target.sync_from(1, 4, learner=True)
     sites.settle()
     assert target.log() == source.log()
-    assert Branch.RULE14_SYNC_STARTS_ANEW in target.branches
     target.restart()
     assert target.log() == source.log()
     target.seal(5, 41)
@@ -210,9 +245,8 @@ def test_rule14_any_trim_point_gives_the_same_log(glsn: int) -> None:
     source.replica.executor.trim(GLSN(glsn))
     source.replica.storage.flush_commits()
     source.write()
-    for _ in range(2):
-        target.sync_from(1, 2, learner=True)
-        sites.settle()
+    target.sync_from(1, 2, learner=True)
+    sites.settle()
     target.replica.executor.trim(GLSN(glsn))  # which it was told with the base, if it was given one
     assert target.log() == source.log()
 
@@ -227,18 +261,54 @@ def test_rule14_a_source_that_trims_meanwhile(sites: Sites, monkeypatch: pytest.
     source.replica.executor.trim(GLSN(30))
     source.write()
     sites.settle()
+    assert target.log() == source.log()
+
+
+def test_rule14_a_replica_that_starts_anew_goes_on_without_being_asked_again(sites: Sites) -> None:
+    """Else a source that is trimmed again meanwhile is never caught up with."""
+    source, target = running_source(sites, 20), sites.target
+    source.replica.executor.trim(GLSN(20))
+    source.write()
     target.sync_from(1, 4, learner=True)
     sites.settle()
+    assert Branch.RULE14_SYNC_STARTS_ANEW in target.branches
     assert target.log() == source.log()
+    assert target.replica.executor.info().source == 1
+    sites.of(SyncReply)
+    target.sync_from(3, 4, learner=True)
+    assert sites.reply().code == errors.AlreadySync.code
+    sites.pass_time(RENEW_WITHIN - 0.5)
+    assert target.replica.executor.info().source == 1
+    sites.pass_time(1.0)
+    assert target.replica.executor.info().source == 0, "it was last asked about before it started anew"
+
+
+def test_rule14_a_replica_of_the_set_that_starts_anew_is_sealed_before_it_goes_on(sites: Sites) -> None:
+    """Where it ends is not in what it begins with."""
+    seal_point = sealed_source(sites, 20)
+    sites.source.replica.executor.trim(GLSN(20))
+    sites.source.write()
+    target = lacking_target(sites, seal_point)
+    target.sync_from(1, 3)
+    sites.settle()
+    assert Branch.RULE14_SYNC_STARTS_ANEW in target.branches
+    assert target.state == "SEALING 3"
+    assert target.replica.executor.info().source == 0
+    target.seal(3, seal_point)
+    sites.settle()
+    target.replica.executor.needs_sync = True
+    target.sync_from(1, 3)
+    sites.settle()
+    assert target.state == "SEALED 3"
+    assert target.log() == sites.source.log()
 
 
 def test_rule14_a_source_that_is_wholly_trimmed(sites: Sites) -> None:
     source, target = running_source(sites, 6), sites.target
     source.replica.executor.trim(GLSN(12))
     source.write()
-    for _ in range(2):
-        target.sync_from(1, 4, learner=True)
-        sites.settle()
+    target.sync_from(1, 4, learner=True)
+    sites.settle()
     assert target.ends == (13, 13, 13)
     assert target.log() == source.log()
     source.store(7, epoch=4)

@@ -59,6 +59,10 @@ class GatedFile:
     def size(self) -> int:
         return self._file.size()
 
+    def forget(self) -> None:
+        self._gates.forgotten += 1
+        self._file.forget()
+
     def close(self) -> None:
         self._file.close()
 
@@ -70,6 +74,8 @@ class GatedFileSystem(OSFileSystem):
         self.reads = Gate()
         self.syncs = Gate()
         self.deletions = Gate()
+        self.forgotten = 0
+        """How many files were not to be kept in memory."""
 
     def open(self, path: str) -> File:  # type: ignore[override]
         return GatedFile(super().open(path), self)

@@ -102,6 +102,7 @@ def test_rule12_a_new_node_copies_follows_and_joins(tmp_path: Path) -> None:
             await small.fill(40)
             await small.caught_up()
             assert small.info().source == 1
+            assert small.disk.forgotten > 0, "a copy leaves the memory to those who append and read"
             await small.fill(3)
             await until(lambda: small.info().committed_end == small.info(1).committed_end)
             assert small.log(NEW) == small.log(1)
@@ -198,8 +199,9 @@ def test_rule14_what_is_no_base_changes_nothing(tmp_path: Path) -> None:
             await small.caught_up()
             before = small.log(NEW)
             hosting = small.nodes[NEW]._hosting
-            hosting.start_anew(RestartPlan(small.replica().executor, b"no base", Epoch(0)))
-            hosting.start_anew(RestartPlan(small.replica(1).executor, b"of a replica elsewhere", Epoch(0)))
+            sync = Sync(1, LSID, Epoch(0), StorageNodeID(1), learner=True)
+            hosting.start_anew(RestartPlan(small.replica().executor, b"no base", Epoch(0), sync, 0.0))
+            hosting.start_anew(RestartPlan(small.replica(1).executor, b"of a replica elsewhere", Epoch(0), sync, 0.0))
             assert not hosting.is_leaving(LSID)
             assert small.log(NEW) == before
 

@@ -74,7 +74,7 @@ class LogStreamContext:
         """What is stored now comes from another replica, in the epochs it was written in (M9)."""
         self.source = StorageNodeID(0)
         self.source_end = LLSN(0)
-        """The node it copies from, and how far that was when it was last asked."""
+        """The node it copies from, and how far that was a moment before it last answered."""
 
         # Since the node started (M12).
         self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0

@@ -26,8 +26,9 @@ from varlog.types import ReplicaState, StorageNodeID, StreamStatus
 OTHER_SOURCE_AFTER: Final = 5.0
 """A learner that does not get on for so long is given another source."""
 SMALL_LAG: Final = 1_000
-"""Entries that may be lacking when a learner joins, and not more than one in a thousand: they are copied while the log
-stream is sealed. A learner that follows lacks nothing at most moments, so there is no need for more."""
+"""Entries that a learner may lack of what its source had a moment ago when it joins, and not more than one in a
+thousand: they are copied while the log stream is sealed. One that follows lacks nothing of that, however fast the log
+grows, so there is no need for more."""
 
 
 class Learner(NamedTuple):

@@ -12,7 +12,7 @@ is done when it reaches its own seal point. A *learner* is outside the set (rule
 as well, and follows it until it is sealed.
 
 A source whose log begins later than where the copy ends, because it was trimmed, tells what to begin with instead
-(rule 14). The target then starts anew: see `RestartPlan`.
+(rule 14). The target then starts anew, and goes on with the same copy: see `RestartPlan`.
 
 What must always hold: nothing is asked for before the barrier in the target's log is durable; nothing at or above the
 target's seal point is stored; a source that is not complete itself, or damaged, gives nothing.
@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from enum import Enum
 from itertools import count
 from typing import Final, NamedTuple
+
+import msgspec
 
 from varlog import batch, errors, limits
 from varlog.core.address import Address, Send, node_address
@@ -43,6 +45,9 @@ ASK_AGAIN: Final = 0.5
 """A question or its answer may have been lost."""
 FOLLOW_AGAIN: Final = 0.02
 """How long a copy waits that has caught up, or was refused, before it asks again."""
+A_MOMENT: Final = 0.05
+"""A copy of a log that grows always lacks what has just come. So it is measured by how far the source was a moment ago,
+one to two of these before its last answer: who has that lacks no more than comes in such a time, however much it is."""
 
 
 class FetchPlan(NamedTuple):
@@ -56,11 +61,15 @@ class FetchPlan(NamedTuple):
 
 class RestartPlan(NamedTuple):
     """The replica is to be removed and made anew on `base`, with at least `epoch` promised: all it holds is trimmed.
-    It is not served meanwhile; the copy goes on when the manager asks for it again."""
+    It is not served meanwhile; then `Syncing.resume` goes on with the copy."""
 
     executor: LogStreamExecutor
     base: bytes
     epoch: Epoch
+    sync: Sync
+    """What the manager asked for,"""
+    renewed: float
+    """and when it last did."""
 
 
 class _Phase(Enum):
@@ -83,7 +92,7 @@ class Copy:
         """Why it has ended without being complete."""
         self.trouble = ""
         """What the source said last instead of giving something."""
-        self._epoch = message.epoch
+        self._message = message
         self._send = send
         self._phase = _Phase.BEGINNING
         self._commits: deque[CommitContext] = deque()
@@ -98,6 +107,8 @@ class Copy:
         self._asked = 0.0
         self._silent_since: float | None = None
         self._not_before = 0.0
+        self._told = (0.0, LLSN(0))
+        """What the source said its end was, and when: `source_end` a moment later."""
 
     @property
     def is_over(self) -> bool:
@@ -105,7 +116,7 @@ class Copy:
 
     @property
     def has_caught_up(self) -> bool:
-        """All that the source had when it last answered is committed here."""
+        """All that the source had a moment before it last answered is committed here."""
         return 0 < self.executor.source_end <= self.executor.committed_end
 
     @property
@@ -149,7 +160,7 @@ class Copy:
             if executor.is_promising:
                 return
             if self._phase is _Phase.BEGINNING:
-                executor.begin_copy(self._epoch if self.learner else executor.epoch)
+                executor.begin_copy(self._message.epoch if self.learner else executor.epoch)
                 self._phase = _Phase.FORGETTING
                 return
             executor.is_copying = True
@@ -182,35 +193,47 @@ class Copy:
         )  # fmt: skip
         self._send(node_address(self.source), fetch)
 
-    def on_part(self, message: LogPart, now: float) -> bytes:
-        """The source has answered. Returns what to start anew on, if it comes to that."""
+    def on_part(self, message: LogPart, now: float) -> RestartPlan | None:
+        """The source has answered. Returns how to start anew, if it comes to that."""
         executor = self.executor
         if not self._is_asking or message.request != self._request:
-            return b""
+            return None
         if message.batches and message.llsn != executor.end:
-            return b""  # not the answer to this question, whatever its number
+            return None  # not the answer to this question, whatever its number
         self._is_asking = False
         if message.code == errors.Trimmed.code and message.llsn > executor.committed_end:
             self.failure = "what it lacks is trimmed; it starts anew where the log begins now"
-            return message.base
+            sync = msgspec.structs.replace(self._message, learner=self.learner)
+            return RestartPlan(executor, message.base, executor.epoch, sync, self.renewed)
         if message.code:
             refused = errors.VarlogError.of(message.code, message.detail)
             self._not_before = now + FOLLOW_AGAIN
             self.trouble = f"node {self.source}: {refused}"
             if not refused.retriable:
                 self.failure = self.trouble
-            return b""
+            return None
         self._silent_since = None
         self.trouble = ""
-        executor.source_end = message.committed_end
+        self._note_end(message.committed_end, now)
         try:
             size = self._take(message)
         except errors.VarlogError as error:
             self.failure = f"node {self.source} gave what cannot be taken: {error}"
-            return b""
+            return None
         if not size or (size < limits.COPY_PART_BYTES // 4 and message.committed_end <= executor.end):
             self._not_before = now + FOLLOW_AGAIN
-        return b""
+        return None
+
+    def _note_end(self, end: LLSN, now: float) -> None:
+        """The source is this far now."""
+        told, before = self._told
+        if not before:
+            self.executor.source_end = end
+        elif now - told < A_MOMENT:
+            return
+        else:
+            self.executor.source_end = before
+        self._told = (now, end)
 
     def _take(self, part: LogPart) -> int:
         """Store what follows, up to the seal point; returns how many bytes that are. What does not follow is no part
@@ -282,12 +305,26 @@ class Syncing:
         if copy is not None:
             copy.renewed, copy.learner = now, message.learner
         elif wants:
-            self._observe(Branch.RULE12_LEARNING if message.learner else Branch.M9_SYNC_BEGAN)
-            copy = self._copies[executor.lsid] = Copy(executor, message, self._requests, self._send, now)
-            executor.source = message.source
+            copy = self._begin(executor, message, now)
             copy.advance(now)
         trouble = self._failures.get(executor.lsid, "") if copy is None or not copy.trouble else copy.trouble
         self._reply(executor, address, message.request, 0, trouble)
+
+    def resume(self, executor: LogStreamExecutor, plan: RestartPlan) -> None:
+        """A replica was made anew as planned: go on with its copy at the next `advance`. What the source has now may be
+        trimmed as well before the manager asks again."""
+        try:
+            wants = self._wants_copy(executor, plan.sync)
+        except errors.VarlogError:
+            return  # one of the set is to be sealed first
+        if wants and executor.lsid not in self._copies:
+            self._begin(executor, plan.sync, plan.renewed)
+
+    def _begin(self, executor: LogStreamExecutor, message: Sync, renewed: float) -> Copy:
+        self._observe(Branch.RULE12_LEARNING if message.learner else Branch.M9_SYNC_BEGAN)
+        copy = self._copies[executor.lsid] = Copy(executor, message, self._requests, self._send, renewed)
+        executor.source = message.source
+        return copy
 
     def _wants_copy(self, executor: LogStreamExecutor, message: Sync) -> bool:
         """Whether the replica is to copy; False if there is nothing to copy, or cuts may do. Refuses what it must."""
@@ -326,10 +363,10 @@ class Syncing:
         copy = self._copies.get(executor.lsid)
         if copy is None:
             return
-        base = copy.on_part(message, now)
-        if base:
+        restart = copy.on_part(message, now)
+        if restart is not None:
             self._observe(Branch.RULE14_SYNC_STARTS_ANEW)
-            self.restarts.append(RestartPlan(executor, base, executor.epoch))
+            self.restarts.append(restart)
 
     def on_peer_connected(self, snid: StorageNodeID) -> None:
         """There is a new way to a source: what was sent the old way may be lost."""

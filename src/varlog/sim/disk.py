@@ -150,6 +150,10 @@ class SimFile:
         self._check()
         return self._inode.view.size
 
+    def forget(self) -> None:
+        """It has no other memory than this."""
+        self._check()
+
     def close(self) -> None:
         self._check()
         self._life = -1

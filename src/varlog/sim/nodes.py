@@ -435,6 +435,8 @@ class StorageNodeHost:
                 self._create(tpid, lsid, base)
             except errors.VarlogError as error:  # it is missing now, and the manager adds it again
                 self.process.world.trace("not made anew", self.process, str(error))
+                return
+            self.node.syncing.resume(next(e for e in self.node.executors if e.lsid == lsid), plan)
 
         self._remove(lsid, create)
 

@@ -45,6 +45,9 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
+    def forget(self) -> None:
+        """What is synced will hardly be read soon: it need not be kept in memory."""
+
     def close(self) -> None: ...
 
 
@@ -140,6 +143,9 @@ class OSFile:
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    def forget(self) -> None:
+        os.posix_fadvise(self._fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -105,6 +105,8 @@ class LogFiles:
         self._mark(end)
         self._unmarked = None
         self._file = None
+        if step.is_copy:
+            file.forget()
         file.close()
 
     def _start(self, step: StartSegment) -> None:

@@ -18,26 +18,27 @@ from typing import NamedTuple
 
 from varlog import errors, limits
 from varlog.core.address import Address, Send
+from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import AddLogStream, RemoveLogStream, ReopenLogStream, ReplicaReply
 from varlog.core.syncing import RestartPlan
 from varlog.daemon import logs
 from varlog.storage.copying import base_of
 from varlog.storage.format import LogBase
 from varlog.storagenode.replicas import Replica, Replicas
-from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID
+from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
 
 
 class _Beginning(NamedTuple):
     """How a replica that is being removed begins anew."""
 
-    tpid: TopicID
+    plan: RestartPlan
     volume: str
     base: LogBase
 
 
 class Hosting:
     """See the module's text. `leave(lsid)` is called when a replica is to be served no more, `is_busy(replica)` tells
-    whether its files are in use."""
+    whether its files are in use, and `resume(executor, plan)` is called when a replica was made anew."""
 
     def __init__(
         self,
@@ -46,12 +47,14 @@ class Hosting:
         send: Send,
         leave: Callable[[LogStreamID], None],
         is_busy: Callable[[Replica], bool],
+        resume: Callable[[LogStreamExecutor, RestartPlan], None],
     ) -> None:
         self._snid = snid
         self._replicas = replicas
         self._send = send
         self._leave = leave
         self._is_busy = is_busy
+        self._resume = resume
         self._leaving: dict[LogStreamID, list[tuple[Address, int]]] = {}
         """What is being removed, and who waits for that."""
         self._beginnings: dict[LogStreamID, _Beginning] = {}
@@ -167,7 +170,7 @@ class Hosting:
         except errors.VarlogError as error:
             self._log.error("a replica could not be begun anew", lsid=lsid, error=str(error))
             return
-        self._beginnings[lsid] = _Beginning(plan.executor.tpid, replica.volume, base)
+        self._beginnings[lsid] = _Beginning(plan, replica.volume, base)
         self._leaving[lsid] = []
         self._leave(lsid)
         self.go_on(lsid)
@@ -205,10 +208,12 @@ class Hosting:
     def _begin_anew(self, lsid: LogStreamID, beginning: _Beginning) -> None:
         """If that fails the replica is missing, and will be added again by whoever wants it."""
         try:
-            self._replicas.make(beginning.tpid, lsid, beginning.volume, beginning.base)
-            self._log.info("a replica begins anew", lsid=lsid, llsn=beginning.base.llsn)
+            replica = self._replicas.make(beginning.plan.executor.tpid, lsid, beginning.volume, beginning.base)
         except errors.VarlogError as error:
             self._log.error("a replica could not be begun anew", lsid=lsid, error=str(error))
+            return
+        self._log.info("a replica begins anew", lsid=lsid, llsn=beginning.base.llsn)
+        self._resume(replica.executor, beginning.plan)
 
     def _agree(self, source: Address, request: int, replica: Replica) -> None:
         executor = replica.executor

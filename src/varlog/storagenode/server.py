@@ -52,7 +52,7 @@ from varlog.core.messages import (
 from varlog.core.proving import Outcome
 from varlog.core.replicalog import CopiedPart
 from varlog.core.storagenode import ReadPlan, StorageNode
-from varlog.core.syncing import FetchPlan
+from varlog.core.syncing import FetchPlan, RestartPlan
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
 from varlog.daemon.peers import Peers, answers_ping
@@ -128,7 +128,9 @@ class StorageNodeServer:
         self._reading = Reading(self._loop, self._on_read)
         self._fingerprinting = Fingerprinting(self._loop, volumes.snid, self._send, self._on_looked_through)
         self.scrubbing = Scrubbing(volumes.snid, self.replicas, config.scrub_mb_per_second, self._on_looked_through)
-        self._hosting = Hosting(volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy)
+        self._hosting = Hosting(
+            volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy, self._resume_copy
+        )
         self._copying = Copying(
             self._loop, self.node.syncing, self.replicas, self._hosting, self._on_part_read, self._settle_soon
         )
@@ -429,6 +431,11 @@ class StorageNodeServer:
         is_vacant = self.scrubbing.vacate(storage) and not self._fingerprinting.is_busy(storage)
         is_vacant = is_vacant and not self._copying.is_busy(storage)
         return not is_vacant or self._writings[replica.volume].is_busy(storage) or self._reading.is_busy(storage)
+
+    def _resume_copy(self, executor: LogStreamExecutor, plan: RestartPlan) -> None:
+        """A replica was made anew."""
+        self.node.syncing.resume(executor, plan)
+        self._settle_soon()
 
     def info(self, request: int) -> Info:
         """What the node is and how its replicas are (M12)."""

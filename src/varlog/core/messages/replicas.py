@@ -47,7 +47,7 @@ class ReplicaInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     source: StorageNodeID = StorageNodeID(0)
     """The node it copies from at present."""
     source_end: LLSN = LLSN(0)
-    """How far the source was when it was last asked."""
+    """How far the source was a moment before it last answered."""
     suspect: StorageNodeID = StorageNodeID(0)
     """The backup that made it seal itself (M7)."""
 
