@@ -18,7 +18,7 @@ from benchmarks.harness import Row, against_limit, in_turns
 from benchmarks.one_replica import MB, Arrived, Replica, make_batches
 from varlog.errors import VarlogError
 from varlog.storage.group import WriteGroup
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.grouped import AnyLog
 from varlog.storage.writer import GroupCommitWriter
 
 BATCHES = 2000
@@ -60,7 +60,7 @@ class Appending:
         """Append every batch; how many there were in each group."""
         ready: Ready = SimpleQueue()
 
-        def done(_: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+        def done(_: AnyLog, group: WriteGroup | None, error: VarlogError | None) -> None:
             ready.put((group, error))
 
         counts: list[int] = []

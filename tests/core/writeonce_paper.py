@@ -52,6 +52,8 @@ class PaperWriteOnceLog(WriteOnceLog):
         self._trim = GLSN(0)
         self._durable = 0
         self._records: list[_Write | _Promise | _Trim] = []
+        self._earlier: list[_Write | _Promise | _Trim] = []
+        """What it held already when it was opened."""
         self._writes: list[_Write] = []
         """What is there, by position."""
 
@@ -149,11 +151,9 @@ class PaperWriteOnceLog(WriteOnceLog):
     def restarted(self) -> PaperWriteOnceLog:
         """The log as it is opened again after a crash that took everything that was not durable."""
         after = PaperWriteOnceLog(synced=self._synced)
-        for record in self._records[: self._durable]:
-            after._apply(record)
-        for number, write in enumerate(after._writes):
-            after._writes[number] = write._replace(number=0)
-        after._records.clear()
+        for record in [*self._earlier, *self._records[: self._durable]]:
+            after._apply(record._replace(number=0) if isinstance(record, _Write) else record)
+        after._earlier, after._records = after._records, []
         return after
 
     def _apply(self, record: _Write | _Promise | _Trim) -> None:

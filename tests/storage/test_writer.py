@@ -13,10 +13,11 @@ from varlog.errors import Corrupt, InvalidArgument, Poisoned, VarlogError
 from varlog.sim.disk import SimDisk
 from varlog.storage.files import OSFileSystem
 from varlog.storage.group import WriteGroup
+from varlog.storage.grouped import AnyLog
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.writer import GroupCommitWriter
 
-Completion = tuple[LogStreamStorage, WriteGroup | None, VarlogError | None]
+Completion = tuple[AnyLog, WriteGroup | None, VarlogError | None]
 
 
 class Completions:
@@ -25,7 +26,7 @@ class Completions:
     def __init__(self) -> None:
         self._queue: queue.Queue[Completion] = queue.Queue()
 
-    def __call__(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+    def __call__(self, storage: AnyLog, group: WriteGroup | None, error: VarlogError | None) -> None:
         self._queue.put((storage, group, error))
 
     def next(self) -> Completion:
@@ -36,9 +37,9 @@ def test_many_logs_are_written_by_one_thread(tmp_path: Path) -> None:
     writer = GroupCommitWriter()
     owners = [Owner(OSFileSystem(), options(5000), path=str(tmp_path / str(n))) for n in range(5)]
     done = Completions()
-    busy: set[LogStreamStorage] = set()
+    busy: set[AnyLog] = set()
     groups = 0
-    of = {owner.storage: owner for owner in owners}
+    of: dict[AnyLog, Owner] = {owner.storage: owner for owner in owners}
     for round_ in range(40):
         for number, owner in enumerate(owners):
             for _ in range(1 + number):
@@ -61,11 +62,12 @@ def test_many_logs_are_written_by_one_thread(tmp_path: Path) -> None:
     writer.stop()
 
 
-def finish_one(done: Completions, busy: set[LogStreamStorage], writer: GroupCommitWriter) -> int:
+def finish_one(done: Completions, busy: set[AnyLog], writer: GroupCommitWriter) -> int:
     storage, group, error = done.next()
     assert error is None
     assert group is not None
     storage.finish(group)
+    assert isinstance(storage, LogStreamStorage)
     if storage.staged:
         writer.submit(storage, done)
     else:

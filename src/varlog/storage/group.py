@@ -59,6 +59,7 @@ class WriteGroup:
         "last_llsn_end",
         "needs_sync",
         "offset",
+        "records",
         "seq",
         "size",
         "steps",
@@ -81,6 +82,8 @@ class WriteGroup:
         """The epoch of the last batch in it."""
         self.epoch_records: list[Epoch] = []
         """The epochs of the seal and unseal records in it."""
+        self.records = 0
+        """How many records of a write-once log are in it."""
         self.version = version
         """Of the last commit context in it or in any group before it."""
         self.written_end = written_end

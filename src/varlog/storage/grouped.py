@@ -365,3 +365,7 @@ class GroupedLog(ABC, Generic[ActiveT, SegmentT]):
         if self.corruption is not None:
             yield self.corruption
         yield from scrub(self._fs, self._path, self._identity, *self._written, self._replay, pace)
+
+
+AnyLog = GroupedLog[Any, Any]
+"""Of either ordering: all that whoever does the writing needs to know."""

@@ -8,16 +8,20 @@ leftover of a deletion that a crash cut short, or that was never synced.
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
 from varlog.errors import Corrupt, WrongIdentity
 from varlog.storage import format as fmt
 from varlog.storage.files import FileSystem
 from varlog.storage.format import TrimRecord
 from varlog.storage.logfiles import TRIM_NAME
-from varlog.storage.segment import Segment
+from varlog.storage.segment import SegmentFile
 from varlog.types import LLSN, LogStreamIdentity
 
+SegmentT = TypeVar("SegmentT", bound=SegmentFile[Any])
 
-def split(segments: tuple[Segment, ...], llsn: LLSN) -> tuple[tuple[Segment, ...], tuple[Segment, ...]]:
+
+def split(segments: tuple[SegmentT, ...], llsn: LLSN) -> tuple[tuple[SegmentT, ...], tuple[SegmentT, ...]]:
     """(to be deleted, to be kept) when nothing below `llsn` is wanted. The newest segment is always kept."""
     first = 0
     while first < len(segments) - 1 and segments[first].end <= llsn:

@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 from varlog.errors import InvalidArgument, VarlogError
 from varlog.storage.group import WriteGroup
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.grouped import AnyLog
 
-Done = Callable[[LogStreamStorage, WriteGroup | None, VarlogError | None], None]
+Done = Callable[[AnyLog, WriteGroup | None, VarlogError | None], None]
 """(storage, group, None) when the group is written and synced; (storage, group or None, error) when it is not and never
 will be; (storage, None, None) if nothing was staged. Called in the writer's thread."""
 
@@ -28,12 +28,12 @@ class GroupCommitWriter:
 
     def __init__(self, name: str = "varlog-writer") -> None:
         self._wake = threading.Condition()
-        self._queue: OrderedDict[LogStreamStorage, Done] = OrderedDict()
+        self._queue: OrderedDict[AnyLog, Done] = OrderedDict()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
-    def submit(self, storage: LogStreamStorage, done: Done) -> None:
+    def submit(self, storage: AnyLog, done: Done) -> None:
         """Write what `storage` has staged when its turn comes; asking twice before that is asking once."""
         with self._wake:
             if self._stopping:
@@ -59,7 +59,7 @@ class GroupCommitWriter:
             done(storage, *write_next(storage))
 
 
-def write_next(storage: LogStreamStorage, *, mark: bool = True) -> tuple[WriteGroup | None, VarlogError | None]:
+def write_next(storage: AnyLog, *, mark: bool = True) -> tuple[WriteGroup | None, VarlogError | None]:
     """Take the next group, write and sync it: what `Done` is told, in the thread that calls this. The mark of the
     sync may be left to the caller."""
     group: WriteGroup | None = None

@@ -18,7 +18,7 @@ from typing import Final
 
 from varlog.errors import VarlogError
 from varlog.storage.group import WriteGroup
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.grouped import AnyLog
 from varlog.storage.writer import GroupCommitWriter, write_next
 
 INLINE_BYTES: Final = 256 * 1024
@@ -26,7 +26,7 @@ INLINE_SECONDS: Final = 0.002
 """A disk that takes longer than this, on the average of late, is left to the thread."""
 _SMOOTHING: Final = 0.2
 
-Finished = Callable[[LogStreamStorage, WriteGroup | None, VarlogError | None], None]
+Finished = Callable[[AnyLog, WriteGroup | None, VarlogError | None], None]
 """As `varlog.storage.writer.Done`, on the event loop."""
 
 
@@ -37,18 +37,18 @@ class VolumeWriting:
         self._loop = loop
         self._finished = finished
         self._thread: GroupCommitWriter | None = None
-        self._busy: set[LogStreamStorage] = set()
+        self._busy: set[AnyLog] = set()
         self._idle: asyncio.Future[None] | None = None
         """There once it is stopping; done when no group is under way any more."""
-        self._unmarked: dict[LogStreamStorage, None] = {}
+        self._unmarked: dict[AnyLog, None] = {}
         """Synced, and not marked as synced."""
         self._seconds = 0.0
         """How long a small group took lately."""
 
-    def is_busy(self, storage: LogStreamStorage) -> bool:
+    def is_busy(self, storage: AnyLog) -> bool:
         return storage in self._busy
 
-    def submit(self, storage: LogStreamStorage, *, at_once: bool) -> None:
+    def submit(self, storage: AnyLog, *, at_once: bool) -> None:
         """Write what is staged and waited for, if no group of it is under way; `at_once` or in the loop's next turn."""
         if storage.urgent_bytes is None or storage in self._busy or storage.poisoned or storage.corruption is not None:
             return
@@ -58,7 +58,7 @@ class VolumeWriting:
         else:
             self._loop.call_soon(self._begin, storage)
 
-    def _begin(self, storage: LogStreamStorage) -> None:
+    def _begin(self, storage: AnyLog) -> None:
         if self._idle is not None:
             self._release(storage)  # closing the storage writes what is staged
             return
@@ -72,22 +72,22 @@ class VolumeWriting:
         self._seconds += _SMOOTHING * (time.perf_counter() - began - self._seconds)
         self._end(storage, group, error)
 
-    def _on_thread(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+    def _on_thread(self, storage: AnyLog, group: WriteGroup | None, error: VarlogError | None) -> None:
         self._loop.call_soon_threadsafe(self._from_thread, storage, group, error)
 
-    def _from_thread(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+    def _from_thread(self, storage: AnyLog, group: WriteGroup | None, error: VarlogError | None) -> None:
         # The thread is for a disk that is slow; whether it still is can only be found out by trying.
         self._seconds *= 1 - _SMOOTHING
         self._end(storage, group, error)
 
-    def _end(self, storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+    def _end(self, storage: AnyLog, group: WriteGroup | None, error: VarlogError | None) -> None:
         if group is not None and error is None:
             storage.finish(group)
             self._unmarked[storage] = None
         self._release(storage)
         self._finished(storage, group, error)
 
-    def _release(self, storage: LogStreamStorage) -> None:
+    def _release(self, storage: AnyLog) -> None:
         self._busy.discard(storage)
         if self._idle is not None and not self._busy and not self._idle.done():
             self._idle.set_result(None)
