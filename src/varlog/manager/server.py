@@ -32,9 +32,12 @@ from varlog.core.messages import (
     AddStream,
     AddTopic,
     AttachArchive,
+    ChainCopied,
+    ChainSealed,
     Decided,
     DeclareLost,
     Diagnose,
+    Digest,
     Diagnosis,
     DrainNode,
     GetInfo,
@@ -109,7 +112,9 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
         }
     ),
     Role.METADATA_REPOSITORY: frozenset[type[Message]]({Metadata, Decided}),
-    Role.STORAGE_NODE: frozenset[type[Message]]({Info, ReplicaReply, SyncReply, IdentityAdopted}),
+    Role.STORAGE_NODE: frozenset[type[Message]](
+        {Info, ReplicaReply, SyncReply, IdentityAdopted, ChainSealed, ChainCopied, Digest}
+    ),
 }
 
 
