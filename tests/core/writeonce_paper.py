@@ -148,10 +148,10 @@ class PaperWriteOnceLog(WriteOnceLog):
         """The first so many records, all if not said, have become durable."""
         self._durable = max(self._durable, self.staged if records is None else records)
 
-    def restarted(self) -> PaperWriteOnceLog:
-        """The log as it is opened again after a crash that took everything that was not durable."""
+    def restarted(self, records: int | None = None) -> PaperWriteOnceLog:
+        """The log as it is opened again after a crash that left so many records, or those that are durable."""
         after = PaperWriteOnceLog(synced=self._synced)
-        for record in [*self._earlier, *self._records[: self._durable]]:
+        for record in [*self._earlier, *self._records[: self._durable if records is None else records]]:
             after._apply(record._replace(number=0) if isinstance(record, _Write) else record)
         after._earlier, after._records = after._records, []
         return after

@@ -65,7 +65,7 @@ class PositionReader(Residents[PositionIndex]):
         for number in range(bisect_right(segments, glsn, hi=last, key=_reach), last):
             segment = segments[number]
             before = bisect_left(found, segment.least, key=_glsn)
-            if before and (before == most or within([one.line for one in found[:before]], most, size) < before):
+            if before >= most or sum([one.line.size for one in found[:before]]) >= size:
                 break
             if segment.end > glsn and segment.begin < segment.end:
                 found += self._in(segment, glsn, most, size, written)

@@ -185,7 +185,7 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
                 found.append((line.glsn, end))
             else:
                 return found, GLSN(found[-1][1])
-        return found, GLSN(found[-1][1]) if len(lines) == limits.CHAIN_DIGEST_LINES else max(self.end, glsn)
+        return found, GLSN(found[-1][1]) if len(lines) == limits.CHAIN_DIGEST_LINES else self.end
 
     def read(self, glsn: GLSN, max_bytes: int) -> list[StoredBatch]:
         """The durable batches that end beyond a position, in order: at least one if there is one, about `max_bytes`.
