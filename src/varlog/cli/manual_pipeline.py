@@ -77,6 +77,7 @@ It proves that every position is there exactly once, that LLSNs have no hole,
 that replicas are equal, that the chain of commits is whole, and that the
 archive equals the log; or it says in which copy, log stream and positions that
 is not so. varlog verify is quicker: it believes the digests that nodes give.
+Where a sequencer orders the topic there are no commits, and LLSNs are GLSNs.
 
 Appends may go on meanwhile: everything up to the present tail is looked at.
 It changes nothing.
@@ -88,9 +89,9 @@ Exit codes are those of varlog verify: 0 all is proven, 4 something is wrong,
 
     varlog pipeline audit --topic orders --report audit.html
 
-JSON: one object with topic, verdict (consistent, incomplete, inconsistent),
-first, last, archive, archive_first, archive_last, entries, bytes, seconds,
-tasks, more_findings,
+JSON: one object with topic, ordering, verdict (consistent, incomplete,
+inconsistent), first, last, archive, archive_first, archive_last, entries,
+bytes, seconds, tasks, more_findings,
   findings: begin, end (positions [begin, end)), log_stream (0: all), copy (the
     node; 0 the archive, -1 the topic as a whole), fault, detail
   copies: copy, role, log_stream, first, last, rows, bytes, commits, differing

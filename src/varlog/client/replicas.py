@@ -7,6 +7,9 @@ the stored batches as they come off the wire: nothing is merged, nothing is veri
 One answer is held while the next one is under way, each of about `limits.CLIENT_SCAN_BYTES`, so memory is bounded
 whatever the range. A connection that breaks is waited for, and the question asked again, within the deadline of each
 answer.
+
+A replica of a chain is asked in the topic's epoch, wherever it stands in the chain. When that passes, the next one is
+looked for in the metadata.
 """
 
 from __future__ import annotations
@@ -20,8 +23,8 @@ from varlog import errors, limits
 from varlog.client.connecting import check_timeout
 from varlog.client.session import Session
 from varlog.core.address import node_address
-from varlog.core.messages import Scan, ScanReply, StoredLine
-from varlog.types import GLSN, LogStreamID, StorageNodeID
+from varlog.core.messages import ChainPart, ChainRead, Scan, ScanReply, StoredLine
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus
 
 _AGAIN: Final = frozenset({errors.Busy.code})
 
@@ -37,7 +40,9 @@ async def scan_replica(
     """
     if not 0 < begin <= end:
         raise errors.InvalidArgument(f"a range is [begin, end) from 1 on, not [{begin}, {end})")
-    scan = _ReplicaScan(session, StorageNodeID(snid), LogStreamID(lsid), begin, end, check_timeout(timeout))
+    stream = session.routing.stream(LogStreamID(lsid))
+    kind = _ChainScan if stream is not None and stream.status is StreamStatus.CHAINED else _ReplicaScan
+    scan = kind(session, StorageNodeID(snid), LogStreamID(lsid), begin, end, check_timeout(timeout))
     try:
         while (found := await scan.next()) is not None:
             if found:
@@ -60,9 +65,10 @@ class _ReplicaScan:
         self._next = begin
         self._end = end
         self._timeout = timeout
-        self._question: Scan | None = None
+        self._question: Scan | ChainRead | None = None
         self._busy = False
-        self._answer: asyncio.Future[ScanReply] | None = None
+        self._answer: asyncio.Future[tuple[tuple[StoredLine, ...], int]] | None = None
+        """The batches, and up to where that is all there is."""
         self._new_request: Callable[[], int]
         session.enroll(self._take_part, self._abandon)
         self._ask()
@@ -77,12 +83,12 @@ class _ReplicaScan:
             return None
         try:
             async with asyncio.timeout(self._timeout):
-                reply = await self._answer
+                batches, end = await self._answer
         except TimeoutError:
             raise self._late() from None
-        self._next = reply.complete_to + 1
+        self._next = end
         self._ask()
-        return [line for line in reply.batches if line[0] < self._end]
+        return [line for line in batches if line[0] < self._end]
 
     def close(self) -> None:
         """Ask no more."""
@@ -93,9 +99,11 @@ class _ReplicaScan:
         self._question = self._answer = None
         if self._next < self._end:
             self._answer = self._session.loop.create_future()
-            begin, most = GLSN(self._next), limits.CLIENT_SCAN_BYTES
-            self._question = Scan(self._new_request(), self._lsid, begin, most, wait=True)
+            self._question = self._build(self._new_request())
             self._send()
+
+    def _build(self, request: int) -> Scan | ChainRead:
+        return Scan(request, self._lsid, GLSN(self._next), limits.CLIENT_SCAN_BYTES, wait=True)
 
     def _send(self) -> None:
         self._busy = False
@@ -138,11 +146,15 @@ class _ReplicaScan:
             self._fail(errors.NotYet(known))
         elif reply.code:
             self._fail(errors.VarlogError.of(reply.code, reply.detail))
-        elif reply.complete_to < question.glsn_begin:
-            self._fail(errors.ProtocolError(f"an answer up to {reply.complete_to} from {question.glsn_begin} on"))
-        elif self._answer is not None and not self._answer.done():
+        elif reply.complete_to < self._next:
+            self._fail(errors.ProtocolError(f"an answer up to {reply.complete_to} from {self._next} on"))
+        else:
+            self._settle(reply.batches, reply.complete_to + 1)
+
+    def _settle(self, batches: tuple[StoredLine, ...], end: int) -> None:
+        if self._answer is not None and not self._answer.done():
             self._question = None
-            self._answer.set_result(reply)
+            self._answer.set_result((batches, end))
 
     def on_metadata(self, now: float) -> None:
         """It asks one node, wherever that is."""
@@ -160,3 +172,35 @@ class _ReplicaScan:
 
     def _abandon(self, error: errors.VarlogError) -> None:
         self._fail(copy(error))
+
+
+class _ChainScan(_ReplicaScan):
+    """The same of a replica of a chain."""
+
+    def _build(self, request: int) -> Scan | ChainRead:
+        stream = self._session.routing.stream(self._lsid)
+        epoch = stream.epoch if stream is not None else Epoch(0)
+        return ChainRead(request, self._lsid, epoch, GLSN(self._next), limits.CLIENT_SCAN_BYTES)
+
+    def on_reply(self, reply: Any, _now: float) -> None:
+        question = self._question
+        if not isinstance(reply, ChainPart) or question is None or reply.request != question.request:
+            return
+        if reply.code in _AGAIN:
+            self._busy = True
+        elif reply.code == errors.StaleEpoch.code:
+            self.wants_metadata = True
+        elif reply.code == errors.Trimmed.code:
+            self._fail(errors.Trimmed(reply.first))
+        elif reply.code:
+            self._fail(errors.VarlogError.of(reply.code, reply.detail))
+        else:
+            end = reply.batches[-1][0] + reply.batches[-1][2] if reply.batches else 0
+            self._settle(reply.batches, end if self._next < end < reply.end else self._end)
+
+    def on_metadata(self, _now: float) -> None:
+        """There may be another epoch."""
+        if self.wants_metadata and self._question is not None:
+            self._question = self._build(self._new_request())
+            self._send()
+        self.wants_metadata = False

@@ -2,7 +2,8 @@
 
 `varlog verify` asks the nodes what they hold, and believes their digests; it is quick. An audit reads every byte of
 every replica and of the archive itself, in parallel, as tasks of Spark, and proves of them: every position is there
-exactly once; LLSNs have no hole; replicas are equal; the chain of commits is whole; the archive equals the log.
+exactly once; LLSNs have no hole; replicas are equal; the chain of commits is whole; the archive equals the log. Where a
+sequencer orders the topic there are no commits, and LLSNs are GLSNs.
 
 How it goes: look at the cluster and plan (`audit_plan`); read everything (`audit_tasks`, `audit_replica`,
 `audit_archive`), which leaves a few digests per thousand entries (`audit_rows`); compare these, slice by slice
@@ -19,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from varlog.archive import Archive
 from varlog.cli.failures import Exit, connecting
@@ -39,6 +42,7 @@ from varlog.pipeline.progress import shown, tasks_told
 from varlog.pipeline.report import proofs, write
 from varlog.spark.connections import connections, pin
 from varlog.spark.options import Connection
+from varlog.types import GLSN, Ordering
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,13 +109,16 @@ def _plan(connection: Connection, archive: str | None, slice_positions: int) -> 
     at = connection
     cid = find(at.cluster, cid=at.cid, secret_file=at.secret_file, tls=at.tls).cid
     with connecting():
-        named = connections.ask(connection, _topic)
+        named, _ = connections.ask(connection, _state)
     uri = archive or named.archive
     opened = _opened(uri) if uri else None  # before the log, which is ahead of it
+    _, tail = connections.ask(connection, _state)
     seen = connections.run(_survey(connection, named.tpid))
     topic = next((known for known in seen.metadata.topics if known.tpid == named.tpid), None)
     if topic is None:
         raise UnknownTopic(f"topic {named.name!r} was removed")
+    if topic.ordering is Ordering.SEQUENCER:
+        topic = replace(topic, hwm=GLSN(tail))  # of which the metadata repository knows nothing
     manifest = None
     if isinstance(opened, BrokenArchive):
         manifest = Manifest(uri, (), str(opened))
@@ -133,9 +140,10 @@ def _opened(uri: str) -> Archive | BrokenArchive:
         return broken
 
 
-async def _topic(log: Log) -> TopicInfo:
+async def _state(log: Log) -> tuple[TopicInfo, int]:
+    """The topic and its tail."""
     await log.refresh()
-    return log.topic
+    return log.topic, await log.tail()
 
 
 async def _survey(connection: Connection, tpid: int) -> Seen:

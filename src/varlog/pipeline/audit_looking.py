@@ -122,7 +122,8 @@ async def _stored(session: Session, snid: int, at: Look) -> Rows:
     batches: list[tuple[object, ...]] = []
     async for lines in scan_replica(session, snid, at.log_stream, at.begin, at.known, timeout=SECONDS):
         for glsn, llsn, count, epoch, version, time, data in lines:
-            batches.append((glsn, llsn, count, epoch, version, time, sha256(data).digest()))
+            written = epoch if version else 0  # what no commit has placed was repaired, or copied, in any epoch
+            batches.append((glsn, llsn, count, written, version, time, sha256(data).digest()))
             try:
                 opened = batch.decode(data)
             except errors.VarlogError:

@@ -1,14 +1,16 @@
 """What an audit reads: which positions of which copies, and what can be said before anything was read.
 
-The topic is audited from its first position to the tail that the metadata repository knows at the beginning, so that
-appends may go on meanwhile. Positions are cut into slices, at multiples of `SLICE` and wherever a copy, or a file of
-the archive, begins or ends, so that a copy either has to do with a whole slice or not at all. One task reads one slice
-of one replica, or one file of the archive.
+The topic is audited from its first position to the tail at the beginning, so that appends may go on meanwhile. Where a
+sequencer orders it, that is up to where it was written without a hole, and every replica of a chain has all of that.
+
+Positions are cut into slices, at multiples of `SLICE` and wherever a copy, or a file of the archive, begins or ends, so
+that a copy either has to do with a whole slice or not at all. One task reads one slice of one replica, or one file of
+the archive.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -19,7 +21,7 @@ from varlog.pipeline.audit_archive import ArchiveFile
 from varlog.pipeline.audit_findings import ARCHIVE, Fault, Finding
 from varlog.pipeline.audit_replica import ReplicaSlice
 from varlog.pipeline.audit_rows import SLICE
-from varlog.types import StreamStatus
+from varlog.types import Ordering, StreamStatus
 
 Part = ReplicaSlice | ArchiveFile
 
@@ -64,17 +66,20 @@ class Plan:
         archive: Manifest | None,
         slice_positions: int = SLICE,
     ) -> None:
-        verification = Verification(metadata, topic, infos, silent)
         self.topic = topic
         self.archive = archive
         self.begin = topic.trim + 1
         self.end = topic.hwm + 1
-        self.copies = verification.copies
+        self.is_chained = topic.ordering is Ordering.SEQUENCER
+        self.copies = Verification(metadata, topic, infos, silent).copies
+        if self.is_chained:
+            self.copies = list(self._of_chains())
         lsids = {copy.lsid for copy in self.copies}
         self.streams = {
             stream.lsid: stream
             for stream in metadata.streams
-            if stream.tpid == topic.tpid and (stream.lsid in lsids or stream.status is not StreamStatus.ABORTED)
+            if stream.tpid == topic.tpid
+            and (stream.lsid in lsids or (stream.status is not StreamStatus.ABORTED and not self.is_chained))
         }
         self.lost = [(s.lost_begin, s.lost_end) for s in self.streams.values() if s.lost_end > s.lost_begin]
         self.findings: list[Finding] = []
@@ -88,7 +93,16 @@ class Plan:
 
     def end_of(self, lsid: int) -> int:
         """Where what a log stream should have ends."""
-        return end_of(self.streams[lsid])  # type: ignore[index]
+        return self.end if self.is_chained else end_of(self.streams[lsid])  # type: ignore[index]
+
+    def _of_chains(self) -> Iterator[Copy]:
+        """The members of the chains; whoever is on its way to be one serves nobody."""
+        projection = self.topic.projection
+        chained = {chain.lsid for chain in projection.chains} if projection is not None else set()
+        for copy in self.copies:
+            if copy.is_member and copy.lsid in chained:
+                copy.end = self.end
+                yield copy
 
     def _cut(self) -> list[int]:
         """Where copies begin or end; all of them are cut there."""
@@ -107,7 +121,7 @@ class Plan:
         """Neighbours are of different nodes, so that tasks side by side do not all ask the same one."""
         asked = [copy for copy in self.copies if copy.finding is None]
         parts: list[Part] = [
-            ReplicaSlice(copy.snid, copy.lsid, begin, end, min(end, copy.end))
+            ReplicaSlice(copy.snid, copy.lsid, begin, end, min(end, copy.end), self.is_chained)
             for begin, end in self.slices
             for copy in asked
             if begin < copy.end

@@ -5,6 +5,9 @@ hold of any replica by itself is checked on the way: every batch is whole and ha
 says, LLSNs go on without a hole, positions, versions and times never go back, and one commit's positions are
 consecutive.
 
+Of a replica of a chain LLSNs are GLSNs, positions have holes where other log streams have theirs, there are no commits,
+and only junk may have no time. In which epoch a replica was written differs from one to the next, and is left out.
+
 The commit contexts are not part of what a reader is given. They are asked for as the node's fingerprint of the same
 range, which walks the chain (`varlog.core.fingerprints`), and whose positions must be those of the entries that were
 read.
@@ -45,6 +48,8 @@ class ReplicaSlice(NamedTuple):
     end: int
     known: int
     """Beyond this the log stream has nothing, as the metadata repository says, and nobody is asked."""
+    is_chained: bool = False
+    """A sequencer orders the topic."""
 
 
 async def read(session: Session, part: ReplicaSlice) -> Notes:
@@ -94,7 +99,7 @@ class _Reading:
                 for line in lines:
                     self._add(line)
             self.covered = self._end
-            self._tell_slice(await self._judge_chain(Admin(session, SECONDS)))
+            self._tell_slice(None if part.is_chained else await self._judge_chain(Admin(session, SECONDS)))
         self.notes.spans(part.lsid, self._spans)
         for begin, end in pairwise([*cells_of(part.begin, part.end), part.end]):
             self._tell_cell(begin, end)
@@ -115,8 +120,12 @@ class _Reading:
     # Batches
 
     def _add(self, line: StoredLine) -> None:
-        glsn, llsn, count, _, _, time, data = line
-        self._check(line)
+        glsn, llsn, count, epoch, version, time, data = line
+        if self._part.is_chained:
+            self._check_chained(line)
+            epoch = 0
+        else:
+            self._check(line)
         begin, end = max(glsn, self._begin), min(glsn + count, self._end)
         if begin >= end:
             return
@@ -125,7 +134,7 @@ class _Reading:
         if glsn >= self._begin:
             # A batch belongs to the cell it begins in, whole, as every replica has it.
             raw = self._cell(glsn).raw
-            raw.update(_LINE.pack(*line[:6]))
+            raw.update(_LINE.pack(glsn, llsn, count, epoch, version, time))
             raw.update(data)
         opened = self._opened(line)
         if opened is None:
@@ -178,6 +187,19 @@ class _Reading:
             self._llsn_begin = llsn + max(0, self._begin - glsn)
             self._first_time = time
         self._llsn_end, self._glsn_end, self._version, self._time = llsn + count, glsn + count, version, time
+
+    def _check_chained(self, line: StoredLine) -> None:
+        """The same of a chain."""
+        glsn, llsn, count, _, _, time, _ = line
+        if llsn != glsn:
+            self._fault(Fault.LLSN, glsn, glsn + count, f"LLSN {llsn} at GLSN {glsn}")
+        if glsn < self._glsn_end:
+            self._fault(Fault.DISORDER, glsn, glsn + count, f"GLSN {glsn} comes after {self._glsn_end - 1}")
+        if time and time < self._time:
+            self._fault(Fault.DISORDER, glsn, glsn + count, f"its time {time} us comes after {self._time} us")
+        self._llsn_begin = self._llsn_begin or max(glsn, self._begin)
+        self._first_time, self._time = self._first_time or time, time or self._time
+        self._llsn_end = self._glsn_end = glsn + count
 
     def _fault(self, fault: Fault, begin: int, end: int, detail: str) -> None:
         self.notes.fault(fault, self._lsid, begin, end, detail)

@@ -1,7 +1,7 @@
 """What an audit found, put together on the driver from what was said of each slice.
 
 From one slice of a copy to the next LLSNs have to go on and commits to follow each other, and the last one has to end
-where the metadata repository says. There is one row for each task to judge that by.
+where the metadata repository says. There is one row for each task to judge that by. Of a chain only times have to.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class AuditResult(msgspec.Struct):
     """What an audit found."""
 
     topic: str
+    ordering: str
+    """commit or sequencer: some of what is proven of one, the other does not have."""
     verdict: Verdict
     first: int
     """The first position of the log,"""
@@ -122,13 +124,18 @@ class Gathered:
         for before, after in pairwise(held):
             if any(before["begin"] < at <= after["begin"] for at in breaks):
                 continue  # what lies between was not read, or trimmed
+            if self._plan.is_chained:
+                if 0 < after["first_time"] < before["last_time"]:
+                    said = f"its time {after['first_time']} us comes after {before['last_time']} us"
+                    self._find(after["begin"], lsid, copy, Fault.DISORDER, said)
+                continue
             if after["llsn_begin"] != before["llsn_end"]:
                 said = f"LLSN {after['llsn_begin']} follows on {before['llsn_end'] - 1}"
                 self._find(after["begin"], lsid, copy, Fault.LLSN, said)
             if not _follows(before, after):
                 said = f"commit {after['first_version']} does not follow on commit {before['last_version']}"
                 self._find(after["begin"], lsid, copy, Fault.CHAIN, said)
-        if held:
+        if held and not self._plan.is_chained:
             self._ends(copy, lsid, held[0], held[-1], slices[-1]["end"])
 
     def _ends(self, copy: int, lsid: int, first: Row, last: Row, end: int) -> None:
@@ -149,6 +156,7 @@ class Gathered:
         copies = self._copies()
         return AuditResult(
             topic=plan.topic.name,
+            ordering=plan.topic.ordering.label,
             verdict=self._verdict(findings),
             first=self.first,
             last=plan.end - 1,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from varlog.cli.output import duration_of, size_of
 from varlog.core.verifying import Verdict
 from varlog.pipeline.audit_findings import ARCHIVE, TOPIC, Fault, Finding
+from varlog.types import Ordering
 
 if TYPE_CHECKING:
     from varlog.pipeline.audit_result import AuditResult, Bucket, Pictured
@@ -41,6 +42,7 @@ figure { margin: 1em 0; } figcaption { color: #555; } svg { max-width: 100%; hei
 .proof { list-style: none; padding: 0; } .mark { display: inline-block; width: 8.5em; font-weight: 600; }
 """
 
+COMMIT: Final = Ordering.COMMIT.label
 _REPLICA: Final = frozenset(Fault) - {Fault.UNREAD, Fault.CHAIN, Fault.LLSN}
 
 
@@ -50,12 +52,14 @@ def proofs(result: AuditResult) -> list[tuple[str, str, str]]:
     archive = [finding for finding in found if finding.copy == ARCHIVE]
     nodes = [finding for finding in found if finding.copy > ARCHIVE]
     of_topic = [finding for finding in found if finding.copy == TOPIC]
+    llsns = [f for f in nodes if f.fault is Fault.LLSN]
     claims = [
         ("Every position is there exactly once", of_topic + [f for f in archive if f.fault is Fault.GAP], found),
-        ("LLSNs have no hole", [f for f in nodes if f.fault is Fault.LLSN], nodes),
+        ("LLSNs have no hole" if result.ordering == COMMIT else "LLSNs are GLSNs", llsns, nodes),
         ("Replicas are equal", [f for f in nodes if f.fault in _REPLICA], nodes),
-        ("The chain of commits is whole", [f for f in nodes if f.fault is Fault.CHAIN], nodes),
     ]
+    if result.ordering == COMMIT:
+        claims.append(("The chain of commits is whole", [f for f in nodes if f.fault is Fault.CHAIN], nodes))
     if result.archive:
         wrong = [f for f in archive if f.fault is not Fault.UNREAD]
         claims.append(("The archive equals the log", wrong, archive))
@@ -274,5 +278,5 @@ def _draw_times(axes: Any, times: Sequence[tuple[int, int]]) -> None:
     when = [datetime.fromtimestamp(microseconds / 1e6, UTC) for _, microseconds in times]
     axes.plot(when, [position for position, _ in times], color=HELD, marker="o", markersize=3, linewidth=1.4)
     axes.set_ylabel("GLSN")
-    axes.set_xlabel("time of the commit (UTC)")
+    axes.set_xlabel("when positions were given (UTC)")
     axes.ticklabel_format(axis="y", style="plain", useOffset=False)
