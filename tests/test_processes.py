@@ -80,7 +80,7 @@ def test_daemons_end_with_the_process_that_started_them(tmp_path: Path) -> None:
         )
         assert starter.stdout is not None
         pids = [int(word) for word in (await starter.stdout.readline()).split()]
-        assert len(pids) == 3
+        assert len(pids) == 4
         watched = [os.pidfd_open(pid) for pid in pids]
         ends = [asyncio.Event() for _ in pids]
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""A whole cluster in one process: metadata repository, manager and storage nodes on one event loop.
+"""A whole cluster in one process: metadata repository, manager, sequencer and storage nodes on one event loop.
 
 The daemons are the real ones, with real files and sockets on loopback; only their processes are missing. What is
 acknowledged is on disk as often as there are replicas, but all of them fail together: it is for scripts, tests and a
@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Final
 from varlog import errors
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.core.messages import AddNode, AddTopic
-from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig
+from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, SequencerConfig, StorageNodeConfig
 from varlog.manager.server import ManagerServer
 from varlog.metarepo.server import MetadataRepositoryServer
+from varlog.sequencer.server import SequencerServer
 from varlog.storage.files import OSFileSystem
 from varlog.storagenode.server import StorageNodeServer
-from varlog.types import StreamStatus
+from varlog.types import Ordering, StreamStatus
 from varlog.wire.secret import Secret
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class EmbeddedCluster:
         """Ends with the error that made a daemon stop to protect data."""
         self.repositories: list[MetadataRepositoryServer] = []
         self.manager: ManagerServer
+        self.sequencers: list[SequencerServer] = []
         self.nodes: list[StorageNodeServer] = []
         self._running = AsyncExitStack()
 
@@ -61,13 +63,16 @@ class EmbeddedCluster:
         nodes: int = NODES,
         listen: str = ANY_PORT,
         etcd: bool = False,
+        ordering: str = Ordering.COMMIT.label,
+        sequencers: int = 1,
     ) -> EmbeddedCluster:
-        """Start what the directory holds, or make it: `nodes` storage nodes, and a topic of `streams` log streams if
-        there is none of that name. Clients are served at `listen`."""
+        """Start what the directory holds, or make it: `nodes` storage nodes, and a topic of `streams` log streams with
+        that ordering if there is none of that name. Clients are served at `listen`."""
         cluster = cls(Path(path))
         check_kind(cluster.path, etcd=etcd)
+        wanted = AddTopic(0, topic, 0, 0, streams, ordering=Ordering.labelled(ordering))
         try:
-            await asyncio.wait_for(cluster._start(topic, streams, nodes, listen, etcd), START_SECONDS)
+            await asyncio.wait_for(cluster._start(wanted, nodes, sequencers, listen, etcd), START_SECONDS)
         except TimeoutError:
             await cluster.stop()
             raise errors.DeadlineExceeded(f"the cluster in {path} did not start within {START_SECONDS:g} s") from None
@@ -76,16 +81,20 @@ class EmbeddedCluster:
             raise
         return cluster
 
-    async def _start(self, topic: str, streams: int, nodes: int, listen: str, etcd: bool) -> None:
+    async def _start(self, wanted: AddTopic, nodes: int, sequencers: int, listen: str, etcd: bool) -> None:
         secret_file = prepare(self.path, nodes)
         files = OSFileSystem()
-        for about in await self._metadata_configs(secret_file, listen, etcd):
-            self.repositories.append(await MetadataRepositoryServer.start(about, files, self._fail))
+        for store in await self._metadata_configs(secret_file, listen, etcd):
+            self.repositories.append(await MetadataRepositoryServer.start(store, files, self._fail))
             self._running.push_async_callback(self.repositories[-1].stop)
         address = self.address
         manager = ManagerConfig(secret_file=secret_file, listen=ANY_PORT, metadata_repository=address, http=None)
         self.manager = await ManagerServer.start(manager)
         self._running.push_async_callback(self.manager.stop)
+        for _ in range(sequencers):
+            about = SequencerConfig(secret_file=secret_file, listen=ANY_PORT, metadata_repository=address, http=None)
+            self.sequencers.append(await SequencerServer.start(about))
+            self._running.push_async_callback(self.sequencers[-1].stop)
         for number in range(1, nodes + 1):
             volume = str(self.path / f"node-{number}")
             node = StorageNodeConfig(
@@ -98,9 +107,9 @@ class EmbeddedCluster:
             )
             self.nodes.append(await StorageNodeServer.start(node, files, self._fail))
             self._running.push_async_callback(self.nodes[-1].stop)
-        await self._register(topic, streams, nodes)
+        await self._register(wanted, nodes)
         addresses = tuple(repository.address for repository in self.repositories)
-        write_file(self.path / CLUSTER_FILE, ClusterFile(addresses, CID, Path(secret_file).name, topic))
+        write_file(self.path / CLUSTER_FILE, ClusterFile(addresses, CID, Path(secret_file).name, wanted.name))
 
     async def _metadata_configs(self, secret_file: str, listen: str, etcd: bool) -> list[MetadataRepositoryConfig]:
         if not etcd:
@@ -123,7 +132,7 @@ class EmbeddedCluster:
             for place in (listen, ANY_PORT)
         ]
 
-    async def _register(self, topic: str, streams: int, nodes: int) -> None:
+    async def _register(self, wanted: AddTopic, nodes: int) -> None:
         manager = self.manager
         await _until(lambda: manager.metadata is not None and manager.leads)
         for node in self.nodes:
@@ -131,17 +140,22 @@ class EmbeddedCluster:
                 await manager.do(AddNode(0, node.address))
         await _until(lambda: len(manager.answering) >= nodes)
         assert manager.metadata is not None
-        if topic not in {known.name for known in manager.metadata.topics}:
-            await manager.do(AddTopic(0, topic, 0, 0, streams))
-        await _until(lambda: self._is_running(topic))
+        if wanted.name not in {known.name for known in manager.metadata.topics}:
+            await _until(lambda: all(sequencer.core.is_registered for sequencer in self.sequencers))
+            await manager.do(wanted)
+        await _until(lambda: self._is_running(wanted.name))
 
     def _is_running(self, topic: str) -> bool:
         metadata = self.manager.metadata
         assert metadata is not None
-        tpids = {known.tpid for known in metadata.topics if known.name == topic}
-        given_up = StreamStatus.ABORTED
-        of_topic = [s.status for s in metadata.streams if s.tpid in tpids and s.status is not given_up]
-        return bool(of_topic) and all(status is StreamStatus.RUNNING for status in of_topic)
+        known = next((known for known in metadata.topics if known.name == topic), None)
+        if known is None:
+            return False
+        of_topic = [s for s in metadata.streams if s.tpid == known.tpid and s.status is not StreamStatus.ABORTED]
+        if known.ordering is Ordering.SEQUENCER:
+            chained = {chain.lsid for chain in known.projection.chains} if known.projection is not None else set()
+            return bool(of_topic) and all(stream.lsid in chained for stream in of_topic)
+        return bool(of_topic) and all(stream.status is StreamStatus.RUNNING for stream in of_topic)
 
     def _fail(self, error: errors.VarlogError) -> None:
         if not self.failed.done():
@@ -186,9 +200,15 @@ async def _until(holds: Callable[[], bool]) -> None:
 
 @asynccontextmanager
 async def embedded(
-    path: str | Path, *, topic: str = DEFAULT_TOPIC, streams: int = 1, nodes: int = NODES
+    path: str | Path,
+    *,
+    topic: str = DEFAULT_TOPIC,
+    streams: int = 1,
+    nodes: int = NODES,
+    ordering: str = Ordering.COMMIT.label,
 ) -> AsyncIterator[Log]:
     """A log in a directory, with the cluster that keeps it running in this process for as long as the block lasts.
+    If there is no such topic it is made with that ordering, `commit` or `sequencer`.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> bytes:
@@ -201,7 +221,7 @@ async def embedded(
     """
     from varlog.client import connect  # noqa: PLC0415  # the daemons need no client
 
-    cluster = await EmbeddedCluster.start(path, topic=topic, streams=streams, nodes=nodes)
+    cluster = await EmbeddedCluster.start(path, topic=topic, streams=streams, nodes=nodes, ordering=ordering)
     try:
         async with connect(cluster.path, topic=topic) as log:
             yield log

@@ -10,9 +10,9 @@
 first start, and the same ones afterwards, so that those who know its address find it again. What it says goes to a log
 file in the directory of the cluster.
 
-`LocalCluster` starts a metadata repository, a manager and storage nodes in a directory, registers the nodes and makes a
-topic; what an earlier one left there it starts again. The directory is laid out as `varlog.oneprocess` does it. With a
-`store`, the address of an etcd, there may be several metadata repositories and several managers.
+`LocalCluster` starts a metadata repository, a manager, sequencers and storage nodes in a directory, registers the nodes
+and makes a topic; what an earlier one left there it starts again. The directory is laid out as `varlog.oneprocess` does
+it. With a `store`, the address of an etcd, there may be several metadata repositories and several managers.
 
 What always holds: every wait has a deadline; signals go to a process by its id; and a daemon ends with the process that
 started it, however that ends (see `varlog.daemon.child`). Linux only.
@@ -27,12 +27,15 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from varlog.children import SECONDS, Child, hold_port
-from varlog.client.administering import admin
+from varlog.client.administering import Admin, admin
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.oneprocess import CID, NODES, prepare
+from varlog.types import Ordering
+
+_LOOK_AGAIN: Final = 0.01
 
 
 class StartFailed(Exception):
@@ -45,7 +48,7 @@ class StartFailed(Exception):
 
 
 class Daemon(Child):
-    """See the module's text. `program` is `vsn`, `vmr` or `vms`."""
+    """See the module's text. `program` is `vsn`, `vmr`, `vms` or `vsq`."""
 
     def __init__(self, name: str, program: str, directory: Path, options: Mapping[str, str]) -> None:
         super().__init__(name, directory / f"{name}.log")
@@ -128,6 +131,8 @@ class LocalCluster:
         store: str | None = None,
         repositories: int = 1,
         managers: int = 1,
+        sequencers: int = 1,
+        ordering: str = Ordering.COMMIT.label,
         any_version: bool = False,
     ) -> None:
         """`any_version` takes also an etcd that `vmr` refuses by itself (see `varlog.etcdserver`)."""
@@ -135,6 +140,7 @@ class LocalCluster:
         """By which clients find it."""
         self._topic = topic
         self._streams = streams
+        self._ordering = Ordering.labelled(ordering)
         self._secret_file = prepare(self.path, nodes)
         if store is None:
             assert repositories == 1, "a journal belongs to one metadata repository"
@@ -143,6 +149,7 @@ class LocalCluster:
             options = {"store": store, "etcd_any_version": "true"} if any_version else {"store": store}
             self.vmrs = [self._daemon(f"vmr{number}", **options) for number in range(1, repositories + 1)]
         self.managers = [self._daemon(f"vms{number}" if number else "vms") for number in range(managers)]
+        self.sequencers = [self._daemon(f"vsq{number}") for number in range(1, sequencers + 1)]
         self.nodes = [
             self._daemon(f"vsn{number}", volumes=str(self.path / f"node-{number}"), snid=str(number))
             for number in range(1, nodes + 1)
@@ -164,7 +171,7 @@ class LocalCluster:
 
     @property
     def daemons(self) -> list[Daemon]:
-        return [*self.vmrs, *self.managers, *self.nodes]
+        return [*self.vmrs, *self.managers, *self.sequencers, *self.nodes]
 
     async def __aenter__(self) -> Self:
         try:
@@ -183,7 +190,7 @@ class LocalCluster:
         known = ClusterFile(addresses, CID, Path(self._secret_file).name, self._topic)
         write_file(self.path / CLUSTER_FILE, known)
         async with asyncio.TaskGroup() as starting:
-            for daemon in (*self.managers, *self.nodes):
+            for daemon in (*self.managers, *self.sequencers, *self.nodes):
                 daemon.options["metadata_repository"] = ",".join(addresses)
                 starting.create_task(daemon.start())
         async with admin(self.path) as operator:
@@ -192,7 +199,15 @@ class LocalCluster:
                 if number not in registered:
                     await operator.add_node(node.address)
             if self._topic not in {topic.name for topic in await operator.topics()}:
-                await operator.add_topic(self._topic, streams=self._streams)
+                await self._until_registered(operator)
+                await operator.add_topic(self._topic, streams=self._streams, ordering=self._ordering.label)
+
+    async def _until_registered(self, operator: Admin) -> None:
+        """Wait for what the sequencers do by themselves: a topic that is made now may need one."""
+        wanted = {sequencer.address for sequencer in self.sequencers}
+        async with asyncio.timeout(SECONDS):
+            while not wanted <= {known.address for known in (await operator.metadata()).sequencers}:  # noqa: ASYNC110
+                await asyncio.sleep(_LOOK_AGAIN)
 
     async def stop(self) -> None:
         """End every daemon in good order; one that does not end in time is killed."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple, NewType
 
+from varlog.errors import InvalidArgument
+
 ClusterID = NewType("ClusterID", int)
 StorageNodeID = NewType("StorageNodeID", int)
 TopicID = NewType("TopicID", int)
@@ -71,6 +73,18 @@ class Ordering(IntEnum):
     """The metadata repository, by cuts, after the entry is stored (O1)."""
     SEQUENCER = 1
     """A sequencer, before it is (S1)."""
+
+    @property
+    def label(self) -> str:
+        """As people write it."""
+        return self.name.lower()
+
+    @classmethod
+    def labelled(cls, label: str) -> Ordering:
+        for ordering in cls:
+            if ordering.label == label:
+                return ordering
+        raise InvalidArgument(f"there is no ordering {label!r}; a topic has 'commit' or 'sequencer'")
 
 
 class CommitContext(NamedTuple):

@@ -17,6 +17,7 @@ from varlog import batch, limits
 from varlog.core.messages import GetMetadata, Message, Metadata
 from varlog.manager import server as manager
 from varlog.metarepo import server as metarepo
+from varlog.sequencer import server as sequencer
 from varlog.storagenode import server as storagenode
 from varlog.types import Sequence, Version, WriterID
 from varlog.wire import Connection, Identity, Role, Server, catalogue, hot
@@ -141,6 +142,7 @@ def test_the_numbers_are_the_code_s() -> None:
         ("metadata repository", metarepo._ACCEPTED),
         ("storage node", storagenode._ACCEPTED),
         ("manager", manager._ACCEPTED),
+        ("sequencer", sequencer._ACCEPTED),
     ],
 )
 def test_what_a_client_may_ask_for_is_what_is_taken(

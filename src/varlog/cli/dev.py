@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter, validators
 
@@ -31,6 +31,7 @@ def dev(
     nodes: Positive = NODES,
     topic: Annotated[str, Parameter(metavar="NAME")] = DEFAULT_TOPIC,
     streams: Positive = 1,
+    ordering: Annotated[Literal["commit", "sequencer"], Parameter()] = "commit",
     etcd: Annotated[bool, Parameter(negative=())] = False,
     json: JSON = False,
 ) -> None:
@@ -48,12 +49,15 @@ def dev(
         The topic that is made if it is not there.
     streams
         How many log streams it is made with.
+    ordering
+        Who says where its entries stand: the metadata repository as it commits them, or a sequencer before they are
+        written.
     etcd
         Keep the metadata in an etcd of its own, three processes, with two metadata repositories.
     """
     cluster = _Dev(data, Output(json=json))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(cluster.run(port=port, nodes=nodes, topic=topic, streams=streams, etcd=etcd))
+        runner.run(cluster.run(port=port, nodes=nodes, topic=topic, streams=streams, ordering=ordering, etcd=etcd))
 
 
 class _Dev:
@@ -63,12 +67,18 @@ class _Dev:
         self._data = data
         self._output = output
 
-    async def run(self, *, port: int, nodes: int, topic: str, streams: int, etcd: bool) -> None:
+    async def run(self, *, port: int, nodes: int, topic: str, streams: int, ordering: str, etcd: bool) -> None:
         """From start to stop."""
         stopping = asyncio.ensure_future(self._told_to_stop())
         starting = asyncio.ensure_future(
             EmbeddedCluster.start(
-                self._data, topic=topic, streams=streams, nodes=nodes, listen=f"{HOST}:{port}", etcd=etcd
+                self._data,
+                topic=topic,
+                streams=streams,
+                nodes=nodes,
+                listen=f"{HOST}:{port}",
+                etcd=etcd,
+                ordering=ordering,
             )
         )
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -104,7 +114,8 @@ class _Dev:
         metadata = cluster.manager.metadata
         assert metadata is not None, "a cluster that has started has metadata"
         tpid = next(known.tpid for known in metadata.topics if known.name == topic)
-        streams = sum(stream.tpid == tpid and stream.status is StreamStatus.RUNNING for stream in metadata.streams)
+        unmade = {StreamStatus.CREATING, StreamStatus.ABORTED}
+        streams = sum(stream.tpid == tpid and stream.status not in unmade for stream in metadata.streams)
         self._output.record(
             {
                 "address": cluster.address,

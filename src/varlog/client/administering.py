@@ -59,7 +59,7 @@ from varlog.core.messages import (
     SyncLogStream,
     TopicInfo,
 )
-from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LogStreamID, Ordering, StorageNodeID, StreamStatus
 from varlog.wire.link import Link
 from varlog.wire.tls import TlsFiles
 
@@ -160,14 +160,18 @@ class Admin:
         min_replicas: int = 0,
         streams: int = 1,
         first: int = 1,
+        ordering: str = Ordering.COMMIT.label,
+        block: int = 0,
         timeout: float | None = None,
     ) -> TopicInfo:
         """Make a topic and wait until its log streams run. 0 lets the manager choose. Its log begins at `first`: what
-        comes before counts as trimmed."""
+        comes before counts as trimmed. `ordering` is `commit` or `sequencer`; with a sequencer, `block` consecutive
+        positions go to one log stream before the next one's turn comes."""
         deadline = self._deadline(timeout)
+        ordered = Ordering.labelled(ordering)
 
         def request_of(request: int) -> Message:
-            return AddTopic(request, name, replication_factor, min_replicas, streams, GLSN(first))
+            return AddTopic(request, name, replication_factor, min_replicas, streams, GLSN(first), ordered, block)
 
         tpid = await self._manage(request_of, deadline)
         metadata = await self._running(lambda stream: stream.tpid == tpid, streams, deadline)
@@ -369,7 +373,7 @@ class Admin:
         while True:
             metadata = await self._refreshed(deadline)
             found = [stream for stream in metadata.streams if wanted(stream)]
-            if len(found) >= count and all(stream.status is StreamStatus.RUNNING for stream in found):
+            if len(found) >= count and all(_serves(metadata, stream) for stream in found):
                 return metadata
             if self._session.loop.time() + LOOK_AGAIN > deadline:
                 states = ", ".join(f"log stream {stream.lsid} is {stream.status.name}" for stream in found)
@@ -384,6 +388,14 @@ class Admin:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def _serves(metadata: Metadata, stream: StreamInfo) -> bool:
+    """Whether it runs; where a sequencer orders, whether positions can lie there."""
+    if stream.status is not StreamStatus.CHAINED:
+        return stream.status is StreamStatus.RUNNING
+    projection = next(topic.projection for topic in metadata.topics if topic.tpid == stream.tpid)
+    return projection is not None and any(stream.lsid in stripe.lsids for stripe in projection.stripes)
 
 
 def _stream(metadata: Metadata, lsid: int) -> StreamInfo:

@@ -25,8 +25,10 @@ from varlog.core.messages import (
     Leading,
     Message,
     NotLeading,
+    ProposeProjection,
     RegisterManager,
     RegisterNode,
+    RegisterSequencer,
     Report,
     Standing,
     TrimTopic,
@@ -49,14 +51,17 @@ HEARD_SECONDS: Final = 2.5
 """Who has said nothing for so long is not heard, though it may be connected."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetStanding, GetTail, TrimTopic}),
+    Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetStanding, GetTail, TrimTopic, ProposeProjection}),
     Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
-    Role.MANAGER: frozenset[type[Message]]({GetMetadata, RegisterManager}) | MANAGERS_REQUESTS,
+    Role.MANAGER: frozenset[type[Message]]({GetMetadata, GetTail, RegisterManager, ProposeProjection})
+    | MANAGERS_REQUESTS,
+    Role.SEQUENCER: frozenset[type[Message]]({GetMetadata, RegisterSequencer}),
 }
-"""What each may ask for; only the manager may ask for changes of the cluster (M4)."""
+"""What each may ask for. Only the manager may ask for changes of the cluster (M4); a projection any client may propose
+(S7)."""
 
 _OF_A_NODE: Final = frozenset[type[Message]]({Report, FetchCuts, AnnounceNode})
-_WITH_ADDRESS: Final = frozenset[type[Message]]({RegisterNode, AnnounceNode, RegisterManager})
+_WITH_ADDRESS: Final = frozenset[type[Message]]({RegisterNode, AnnounceNode, RegisterManager, RegisterSequencer})
 
 
 class MetadataRepositoryServer:
