@@ -48,7 +48,7 @@ typecheck: $(STAMP) ## mypy --strict over everything
 
 .PHONY: bench
 bench: $(STAMP) ## measure everything; writes tables, pictures and JSON to benchmarks/results
-	failed=0; for part in core cluster faults meta spark; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
+	failed=0; for part in core cluster sequencer faults meta spark; do $(RUN) -m benchmarks.$$part || failed=1; done; exit $$failed
 
 .PHONY: bench-core
 bench-core: $(STAMP) ## measure storage, metadata and simulator
@@ -65,6 +65,10 @@ bench-faults: $(STAMP) ## measure how long appends wait when nodes fail, rejoin,
 .PHONY: bench-meta
 bench-meta: $(STAMP) ## measure metadata in etcd: leaders killed and paused, latency, rate, size; takes ten minutes (RUNS=20)
 	$(RUN) -m benchmarks.meta --runs $(RUNS)
+
+.PHONY: bench-sequencer
+bench-sequencer: $(STAMP) ## measure the sequencer ordering: positions, chains, and what dies of them; takes ten minutes (RUNS=20)
+	$(RUN) -m benchmarks.sequencer --runs $(RUNS)
 
 .PHONY: bench-spark
 bench-spark: $(STAMP) ## measure source, stream and archive on Spark beside Parquet; takes five minutes
