@@ -67,7 +67,7 @@ class WriteOnceOwner:
         self.paper.stage_writes(epoch, glsns, times, batches, headers)
 
     def append(self, count: int = 1, size: int = 20) -> None:
-        self.write((self.paper.end, count), size=size)
+        self.write((max(self.paper.end, self.paper.trim + 1), count), size=size)
 
     def promise(self, wipe: int | None = None) -> None:
         epoch, floor = Epoch(self.paper.epoch + 1), None if wipe is None else GLSN(wipe)
