@@ -29,7 +29,7 @@ from varlog.types import Epoch
 from varlog.wire import Connection, Identity, Ping, Pong, Role, dial
 
 BLOCK: Final = 100
-READS: Final = 2000
+READS: Final = 1000
 
 
 class Asking:
@@ -168,17 +168,15 @@ async def latency_row(log: Log, limits_: Limits) -> Row:
 
 async def read_row(log: Log, echo_address: str) -> Row:
     """One read at a time, at the tail of the chain, against a bare frame there and back."""
-    end = await cluster_load.settle(log)
-    begin = max(1, end - READS)
-    entry = await log.append(os.urandom(100))
+    positions = [(await log.append(os.urandom(100))).glsn for _ in range(READS)]
     asking = Asking()
     echo = await dial(echo_address, Identity(CLUSTER, Role.CLIENT), Role.STORAGE_NODE, SECRET, asking)
 
     async def value() -> float:
         took = []
-        for number in range(READS):
+        for glsn in positions:
             began = perf_counter()
-            await log.read(entry.glsn if number % 2 else begin + number % (end - begin + 1))
+            await log.read(glsn)
             took.append(perf_counter() - began)
         return median(took) * 1e6
 
