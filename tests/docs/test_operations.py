@@ -13,14 +13,21 @@ from tests.docs.sessions import blocks_of
 from varlog import limits
 from varlog.core.manager import REPLACE_AFTER
 from varlog.core.world import CLOSED_DEAD_AFTER, DEAD_AFTER
-from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, StorageNodeConfig, load, options
+from varlog.daemon.config import (
+    ManagerConfig,
+    MetadataRepositoryConfig,
+    SequencerConfig,
+    StorageNodeConfig,
+    load,
+    options,
+)
 from varlog.daemon.service import Exit
 from varlog.errors import VarlogError
 from varlog.etcdserver import EtcdCluster
 from varlog.processes import LocalCluster
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text()
-CONFIGS = (StorageNodeConfig, MetadataRepositoryConfig, ManagerConfig)
+CONFIGS = (StorageNodeConfig, MetadataRepositoryConfig, ManagerConfig, SequencerConfig)
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("|")]
 
 
@@ -110,4 +117,4 @@ def test_config_files_are_accepted(tmp_path: Path) -> None:
             file.write_text(block.text)
             load(programs[named[1]], {}, str(file))
             found += 1
-    assert found == 10
+    assert found == 11
