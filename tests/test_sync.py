@@ -45,6 +45,21 @@ def background_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "varlog"]
 
 
+def test_every_call_on_a_sequencers_topic(cluster: Path) -> None:
+    with varlog.sync.admin(cluster) as admin:
+        admin.add_topic("sequenced", ordering="sequencer", block=8)
+    with varlog.sync.connect(cluster, topic="sequenced", fill_after=0.1) as log:
+        assert log.append_batch([b"one", b"two"]).end == 3
+        assert log.peek() == log.tail() == 2
+        assert log.seal() == 2
+        with pytest.raises(errors.Written):
+            log.fill(2)
+        with log.appender(window=2) as appender:
+            pending = [appender.append(b"%d" % number) for number in range(10)]
+        assert [each.result().glsn for each in pending] == list(range(3, 13))
+        assert len([entry for batch in log.scan() for entry in batch]) == 12
+
+
 def test_every_call(cluster: Path) -> None:
     with varlog.sync.connect(cluster) as log:
         assert log.name == log.topic.name == "log"

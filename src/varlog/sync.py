@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from varlog import client, errors
+from varlog import client, errors, limits
 from varlog.batch import Buffer, Codec
 from varlog.client.administering import LostRange
 from varlog.client.entries import AppendResult, Entry, EntryBatch
@@ -307,6 +307,18 @@ class Log(_Client):
         """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now."""
         return _background.run(lambda: self._log.trim(glsn, timeout=timeout))
 
+    def fill(self, glsn: int, count: int = 1, *, timeout: float | None = None) -> None:
+        """Write junk at positions that a sequencer gave out and that nobody writes: readers pass over them."""
+        _background.run(lambda: self._log.fill(glsn, count, timeout=timeout))
+
+    def peek(self, *, timeout: float | None = None) -> int:
+        """The last position that the sequencer has given out."""
+        return _background.run(lambda: self._log.peek(timeout=timeout))
+
+    def seal(self, *, timeout: float | None = None) -> int:
+        """End the epoch of a topic that a sequencer orders and begin the next one; returns it."""
+        return _background.run(lambda: self._log.seal(timeout=timeout))
+
     def refresh(self, *, timeout: float | None = None) -> None:
         """Read the cluster's metadata anew."""
         _background.run(lambda: self._log.refresh(timeout=timeout))
@@ -380,9 +392,12 @@ class Admin(_Client):
         min_replicas: int = 0,
         streams: int = 1,
         first: int = 1,
+        ordering: str = "commit",
+        block: int = 0,
         timeout: float | None = None,
     ) -> TopicInfo:
-        """Make a topic and wait until its log streams run. 0 lets the manager choose. Its log begins at `first`."""
+        """Make a topic and wait until its log streams run. 0 lets the manager choose. Its log begins at `first`;
+        `ordering` is `commit` or `sequencer`."""
         return _background.run(
             lambda: self._admin.add_topic(
                 name,
@@ -390,6 +405,8 @@ class Admin(_Client):
                 min_replicas=min_replicas,
                 streams=streams,
                 first=first,
+                ordering=ordering,
+                block=block,
                 timeout=timeout,
             )
         )
@@ -466,11 +483,20 @@ def connect(
     secret_file: str | Path | None = None,
     tls: TlsFiles | None = None,
     timeout: float = DEFAULT_TIMEOUT,
+    fill_after: float = limits.FILL_AFTER_SECONDS,
 ) -> Log:
     """Connect to a topic of a cluster; the arguments are those of `varlog.connect`."""
 
     async def make() -> client.Log:
-        return await client.connect(cluster, topic=topic, cid=cid, secret_file=secret_file, tls=tls, timeout=timeout)
+        return await client.connect(
+            cluster,
+            topic=topic,
+            cid=cid,
+            secret_file=secret_file,
+            tls=tls,
+            timeout=timeout,
+            fill_after=fill_after,
+        )
 
     return Log(_connected(make))
 

@@ -17,7 +17,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Container
 from copy import copy
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar, get_args
 
 from varlog import errors, limits
 from varlog.client.asking import Asking
@@ -59,7 +59,7 @@ is over when it ends, and in a long one the clients do not wear the metadata rep
 _SLOTS: Final = limits.CLIENT_OPERATIONS
 _SLOT: Final = _SLOTS - 1
 _Reply = AppendReply | ScanReply | ChainWritten | Granted | ChainPart | Digest | Peeked | Tail
-_REPLIES: Final = (AppendReply, ScanReply, ChainWritten, Granted, ChainPart, Digest)
+_REPLIES: Final = get_args(_Reply)
 _FATAL: Final = (
     errors.WrongCluster,
     errors.WrongSecret,
@@ -400,11 +400,11 @@ class Session:
     def on_message(self, _connection: Connection, message: Message) -> None:
         if isinstance(message, AppendReplies):
             self._on_replies(message)
-        elif isinstance(message, _REPLIES):
-            self._on_reply(message)
+        elif isinstance(message, _REPLIES) and self._on_reply(message):
+            pass
         elif isinstance(message, Metadata):
             self._on_metadata(message)
-        elif not (isinstance(message, Peeked | Tail) and self._on_reply(message)):
+        else:
             if isinstance(message, Info):
                 self.infos[message.snid] = (self.loop.time(), message)
             self.asking.on_answer(message)
