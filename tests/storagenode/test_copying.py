@@ -76,7 +76,7 @@ class Learning(Small):
             assert reply.code in (0, errors.UnknownLogStream.code), reply
 
     def replica(self, number: int = NEW) -> Replica:
-        replica = self.nodes[number].replicas.get(LSID)
+        replica = self.nodes[number].replicas.committed(LSID)
         assert replica is not None
         return replica
 

@@ -15,7 +15,7 @@ from tests.storagenode.gated import GatedFileSystem
 from varlog import errors, limits
 from varlog.core.messages import Fingerprint, GetFingerprint, Message
 from varlog.storage.files import FileSystem, OSFileSystem
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.grouped import AnyLog
 from varlog.storagenode.fingerprinting import Fingerprinting
 from varlog.storagenode.replicas import Replica
 from varlog.types import GLSN, LogStreamID, StorageNodeID
@@ -48,7 +48,7 @@ class Shelf:
         assert isinstance(message, Fingerprint)
         self.answers.append(message)
 
-    def _release(self, storage: LogStreamStorage, damage: errors.Corrupt | None) -> None:
+    def _release(self, storage: AnyLog, damage: errors.Corrupt | None) -> None:
         assert storage is self.owner.storage
         self.released.append(damage)
 

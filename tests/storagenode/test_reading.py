@@ -15,7 +15,7 @@ from varlog import batch, errors, limits
 from varlog.core.messages import Scan
 from varlog.core.storagenode import ReadPlan
 from varlog.storage.log import LogStreamStorage
-from varlog.storagenode.reading import TAIL_ENTRIES, Reading, Result
+from varlog.storagenode.reading import TAIL_ENTRIES, Plan, Reading, Result
 from varlog.types import (
     GLSN,
     LLSN,
@@ -49,10 +49,12 @@ class Shelf:
         )
         self._write()
         self.results: list[tuple[int, Result]] = []
-        self.reading = Reading(
-            asyncio.get_running_loop(), lambda plan, result: self.results.append((plan.scan.request, result))
-        )
+        self.reading = Reading(asyncio.get_running_loop(), self._on_read)
         self._executor = Replica().executor
+
+    def _on_read(self, plan: Plan, result: Result) -> None:
+        assert isinstance(plan, ReadPlan)
+        self.results.append((plan.scan.request, result))
 
     def _write(self) -> None:
         group = self.storage.take()

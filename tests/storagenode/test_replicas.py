@@ -8,15 +8,16 @@ import pytest
 
 from tests.core.replica import batch_of
 from varlog import batch, errors, limits
+from varlog.core.chainreplica import ChainReplica
 from varlog.core.executor import LogStreamExecutor
-from varlog.core.messages import Append, Seal, Unseal
+from varlog.core.messages import Append, ChainSeal, Seal, Unseal
 from varlog.core.states import RUNNING, SEALING
 from varlog.sim.crash import crash_states
 from varlog.sim.disk import SimDisk
 from varlog.storage.options import StorageOptions
-from varlog.storagenode.replicas import Replicas
+from varlog.storagenode.replicas import AnyReplica, ChainedReplica, Replicas
 from varlog.storagenode.volumes import Volumes
-from varlog.types import GLSN, LLSN, ClusterID, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID
+from varlog.types import GLSN, LLSN, ClusterID, Epoch, LogStreamID, Ordering, Sequence, StorageNodeID, TopicID
 
 CID, SNID, TOPIC, LSID = ClusterID(3), StorageNodeID(8), TopicID(2), LogStreamID(5)
 ONE, TWO = "/one", "/two"
@@ -29,13 +30,27 @@ class Host:
     def __init__(self, disk: SimDisk) -> None:
         self.disk = disk
         self.served: list[LogStreamExecutor] = []
+        self.chained: list[ChainReplica] = []
         self.volumes = Volumes.open(disk, CID, SNID, [ONE, TWO])
         self.replicas = Replicas(
-            disk, self.volumes, OPTIONS, lambda _to, _message: None, lambda _what: None, self.served.append
+            disk, self.volumes, OPTIONS, lambda _to, _message: None, lambda _what: None, self._serve
         )
 
+    def _serve(self, replica: AnyReplica) -> None:
+        if isinstance(replica, ChainedReplica):
+            self.chained.append(replica.executor)
+        else:
+            self.served.append(replica.executor)
+
     def add(self, lsid: int = LSID, volume: str = ONE, tpid: int = TOPIC) -> LogStreamExecutor:
-        return self.replicas.add(TopicID(tpid), LogStreamID(lsid), volume).executor
+        executor = self.replicas.add(TopicID(tpid), LogStreamID(lsid), volume).executor
+        assert isinstance(executor, LogStreamExecutor)
+        return executor
+
+    def chain(self, lsid: int = LSID, volume: str = ONE, tpid: int = TOPIC) -> ChainReplica:
+        executor = self.replicas.add(TopicID(tpid), LogStreamID(lsid), volume, Ordering.SEQUENCER).executor
+        assert isinstance(executor, ChainReplica)
+        return executor
 
     def write(self) -> None:
         for replica in self.replicas:
@@ -43,11 +58,15 @@ class Host:
                 replica.storage.write(group)
                 replica.storage.sync(group)
                 replica.storage.finish(group)
-                replica.executor.on_durable(None, group.epoch_records, replica.storage.durable_version)
+                if isinstance(replica, ChainedReplica):
+                    replica.executor.on_durable()
+                else:
+                    replica.executor.on_durable(None, group.epoch_records, replica.storage.durable_version)
 
     def seal(self, epoch: int = 1) -> None:
         """Give every replica a past."""
         for replica in self.replicas:
+            assert not isinstance(replica, ChainedReplica)
             replica.executor.seal("manager", Seal(1, replica.executor.lsid, Epoch(epoch), LLSN(1), GLSN(0)))
         self.write()
 
@@ -90,6 +109,28 @@ def test_B3_what_is_found_on_any_volume_is_loaded() -> None:
     assert found.keys() == {(5, 2), (6, 2), (7, 9)}
     assert (found[5, 2], found[6, 2]) == (ONE, TWO)
     assert sorted(executor.lsid for executor in host.served) == [5, 6, 7]
+
+
+def test_B3_each_ordering_is_loaded_as_what_it_is() -> None:
+    host = new_host()
+    host.add(5)
+    host.chain(6).seal("client", ChainSeal(1, LogStreamID(6), Epoch(4)))
+    host.write()
+    host.close()
+    host = reopened(host)
+    assert [executor.lsid for executor in host.served] == [5]
+    assert [(executor.lsid, executor.tpid, executor.epoch) for executor in host.chained] == [(6, TOPIC, 4)]
+
+
+def test_B6_a_log_stream_of_the_other_ordering_is_in_the_way() -> None:
+    host = new_host()
+    host.add(5)
+    host.chain(6)
+    assert host.chain(6) is host.chained[0], "the same request again"
+    with pytest.raises(errors.AlreadyExists):
+        host.chain(5)
+    with pytest.raises(errors.AlreadyExists):
+        host.add(6)
 
 
 def recovered_after_a_past() -> LogStreamExecutor:

@@ -16,6 +16,7 @@ from tests.storagenode.test_fingerprinting import flip, segment_of
 from varlog import errors
 from varlog.core.messages import RemoveLogStream, ReplicaReply, Scrub, ScrubState
 from varlog.storage.files import OSFileSystem
+from varlog.storage.grouped import AnyLog
 from varlog.storage.log import LogStreamStorage
 from varlog.storagenode import scrubbing
 from varlog.storagenode.replicas import Replica
@@ -187,7 +188,7 @@ def test_who_closes_a_replica_waits_for_a_moment_only(tmp_path: Path, monkeypatc
     run(main())
 
 
-async def _begun(shelves: Shelves) -> LogStreamStorage:
+async def _begun(shelves: Shelves) -> AnyLog:
     """What is read at present."""
     await until(lambda: shelves.scrubbing._reading is not None)
     assert shelves.scrubbing._reading is not None

@@ -39,7 +39,7 @@ from varlog.core.messages import (
     TrimTopic,
     Unseal,
 )
-from varlog.storagenode.server import READS_PER_TURN
+from varlog.storagenode.answering import READS_PER_TURN
 from varlog.storagenode.writing import INLINE_BYTES
 from varlog.types import (
     GLSN,

@@ -10,6 +10,7 @@ from tests.storagenode.gated import GatedFileSystem
 from varlog import batch
 from varlog.errors import VarlogError
 from varlog.storage.group import WriteGroup
+from varlog.storage.grouped import AnyLog
 from varlog.storage.log import LogStreamStorage
 from varlog.storagenode.writing import INLINE_BYTES, VolumeWriting
 from varlog.types import LLSN, ClusterID, Epoch, LogStreamID, LogStreamIdentity, Sequence, StorageNodeID, TopicID
@@ -28,7 +29,7 @@ class Volume:
         self.writing = VolumeWriting(asyncio.get_running_loop(), self._on_written)
         self._end = 1
 
-    def _on_written(self, _storage: LogStreamStorage, group: WriteGroup | None, error: VarlogError | None) -> None:
+    def _on_written(self, _storage: AnyLog, group: WriteGroup | None, error: VarlogError | None) -> None:
         self.told.append((group, error))
 
     def stage(self, size: int) -> None:

@@ -10,6 +10,10 @@ What must hold of any replica by itself is checked on the way: LLSNs without hol
 without a hole, each of them beyond the high watermark of the one before (B9). What does not hold is a
 `ConsistencyViolation`; damaged bytes are the `Corrupt` of whoever reads them.
 
+Of a log stream that a sequencer orders, `written_fingerprint` does the same: there are no commits and no LLSNs but
+GLSNs, positions may be missing, and the epoch a batch was written in may differ from replica to replica, as one that
+repairs a chain writes in the epoch it finds.
+
 `Density` puts the positions of all log streams of a topic together: every one of them must be there exactly once.
 """
 
@@ -31,6 +35,7 @@ Span = tuple[int, int]
 
 _BATCH: Final = Struct("<QQQI")
 _COMMIT: Final = Struct("<QQQQQQQQ")
+_WRITTEN: Final = Struct("<QIQ")
 
 
 class CommittedLog(Protocol):
@@ -41,6 +46,13 @@ class CommittedLog(Protocol):
 
     def commit_contexts(self, after_version: Version) -> Iterator[CommitContext]:
         """Those with a greater version, ascending."""
+
+
+class WrittenLog(Protocol):
+    """What is asked of the storage of a chain's replica."""
+
+    def read(self, glsn: GLSN, max_bytes: int) -> Seq[StoredLine]:
+        """Batches that end beyond a position, ascending; at least one if there is one."""
 
 
 class Held(NamedTuple):
@@ -171,6 +183,39 @@ def _check(before: CommitContext | None, cc: CommitContext) -> None:
     )
     if not (whole and follows):
         raise errors.ConsistencyViolation(f"the chain of commits is broken: {cc} after {before}")
+
+
+def written_fingerprint(log: WrittenLog, trim: GLSN, glsn_begin: GLSN, glsn_end: GLSN) -> Held:
+    """As `fingerprint`, of a replica of a chain."""
+    while True:
+        try:
+            return _written(log, trim, GLSN(max(glsn_begin, trim + 1)), glsn_end)
+        except errors.Trimmed as trimmed:
+            trim = GLSN(trimmed.first - 1)
+
+
+def _written(log: WrittenLog, trim: GLSN, begin: GLSN, end: GLSN) -> Held:
+    content = sha256()
+    spans: list[Span] = []
+    covered, size, number = begin, 0, 0
+    while covered < end and size < limits.FINGERPRINT_BYTES and len(spans) < limits.FINGERPRINT_COMMITS:
+        found = [line for line in log.read(covered, limits.READ_CHUNK_BYTES) if line[0] < end]
+        if not found:
+            covered = end
+        for glsn, _, count, _, _, time, batch in found:
+            content.update(_WRITTEN.pack(glsn, count, time))
+            content.update(batch)
+            _join(spans, max(glsn, begin), min(glsn + count, end))
+            covered = GLSN(glsn + count)
+            size += len(batch)
+            number += 1
+            if size >= limits.FINGERPRINT_BYTES or len(spans) >= limits.FINGERPRINT_COMMITS:
+                break
+    next_glsn = GLSN(0) if covered >= end else covered
+    none, nowhere = Version(0), GLSN(0)
+    return Held(
+        trim, next_glsn, LLSN(0), LLSN(0), number, 0, content.digest(), b"", none, nowhere, none, nowhere, tuple(spans)
+    )
 
 
 class Density:

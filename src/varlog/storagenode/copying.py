@@ -4,7 +4,8 @@ Parts of the log for a replica elsewhere are read in one thread for the whole no
 from it, those who append and read get their turn. What waits for the thread is bounded. When a part was given, the one
 after it is read already: who copies a long log asks for it next, and need not wait for the thread then.
 
-Copies that replicas here make want to go on at a certain time; a timer sees to that.
+Copies that replicas here make, those of chains too (`varlog.core.chaincopying`), want to go on at a certain time; a
+timer sees to that.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import NamedTuple
 import msgspec
 
 from varlog import batch, errors, limits
+from varlog.core.chainnode import ChainNode
 from varlog.core.replicalog import CopiedPart
 from varlog.core.syncing import FetchPlan, Syncing
+from varlog.storage.grouped import AnyLog
 from varlog.storage.log import LogStreamStorage
 from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.replicas import Replicas
@@ -54,6 +57,7 @@ class Copying:
         self,
         loop: asyncio.AbstractEventLoop,
         syncing: Syncing,
+        chains: ChainNode,
         replicas: Replicas,
         hosting: Hosting,
         finished: Finished,
@@ -61,6 +65,7 @@ class Copying:
     ) -> None:
         self._loop = loop
         self._syncing = syncing
+        self._chains = chains
         self._replicas = replicas
         self._hosting = hosting
         self._finished = finished
@@ -69,13 +74,13 @@ class Copying:
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Future[None] | None = None
         """There once it is stopping; done when no part is being read any more."""
-        self._under_way: Counter[LogStreamStorage] = Counter()
+        self._under_way: Counter[AnyLog] = Counter()
         self._ahead: _Ahead | None = None
         self._reading_ahead: FetchPlan | None = None
         self._awaited: FetchPlan | None = None
         """Who has asked for that meanwhile."""
 
-    def is_busy(self, storage: LogStreamStorage) -> bool:
+    def is_busy(self, storage: AnyLog) -> bool:
         """Whether the thread reads from it, or is about to."""
         return storage in self._under_way
 
@@ -90,7 +95,7 @@ class Copying:
             restarts, syncing.restarts = syncing.restarts, []
             for restart in restarts:
                 self._hosting.start_anew(restart)
-        due = syncing.due
+        due = min([due for due in (syncing.due, self._chains.copying.due) if due is not None], default=None)
         if due is not None and self._timer is None:
             self._timer = self._loop.call_at(due, self._on_time)
 
@@ -100,7 +105,7 @@ class Copying:
 
     def _read(self, plan: FetchPlan) -> None:
         lsid = plan.executor.lsid
-        replica = self._replicas.get(lsid)
+        replica = self._replicas.committed(lsid)
         if replica is None or self._hosting.is_leaving(lsid):
             self._finished(plan, errors.UnknownLogStream(f"log stream {lsid} was removed from this node"))
         elif self._under_way.total() >= limits.MAX_READS_UNDER_WAY or self._idle is not None:

@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from varlog import errors, limits
 from varlog.core.address import Address, Send
-from varlog.core.fingerprints import Held, fingerprint
+from varlog.core.fingerprints import Held, fingerprint, written_fingerprint
 from varlog.core.messages import Fingerprint, GetFingerprint
-from varlog.storage.log import LogStreamStorage
-from varlog.storagenode.replicas import Replica
+from varlog.storage.grouped import AnyLog
+from varlog.storagenode.replicas import AnyReplica, ChainedReplica
 from varlog.types import GLSN, StorageNodeID
 
 Result = Held | errors.VarlogError
-Released = Callable[[LogStreamStorage, errors.Corrupt | None], None]
+Released = Callable[[AnyLog, errors.Corrupt | None], None]
 
 
 class Fingerprinting:
@@ -35,50 +35,52 @@ class Fingerprinting:
         self._thread: ThreadPoolExecutor | None = None
         self._idle: asyncio.Future[None] | None = None
         """There once it is stopping; done when no fingerprint is under way any more."""
-        self._under_way: Counter[LogStreamStorage] = Counter()
+        self._under_way: Counter[AnyLog] = Counter()
 
-    def is_busy(self, storage: LogStreamStorage) -> bool:
+    def is_busy(self, storage: AnyLog) -> bool:
         """Whether the thread reads from it, or is about to."""
         return storage in self._under_way
 
-    def answer(self, source: Address, asked: GetFingerprint, replica: Replica | None) -> None:
+    def answer(self, source: Address, asked: GetFingerprint, replica: AnyReplica | None) -> None:
         """Answer, now or when it is made."""
         try:
-            storage, trim = self._check(asked, replica)
+            found = self._check(asked, replica)
         except errors.VarlogError as error:
             self._tell(source, asked, error)
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "varlog-fingerprints")
-        self._under_way[storage] += 1
-        self._thread.submit(self._in_thread, source, asked, storage, trim)
+        self._under_way[found.storage] += 1
+        self._thread.submit(self._in_thread, source, asked, found, found.executor.trim_glsn)
 
-    def _check(self, asked: GetFingerprint, replica: Replica | None) -> tuple[LogStreamStorage, GLSN]:
+    def _check(self, asked: GetFingerprint, replica: AnyReplica | None) -> AnyReplica:
         if replica is None:
             raise errors.UnknownLogStream(f"log stream {asked.lsid} has no replica on node {self._snid}")
         if not 1 <= asked.glsn_begin < asked.glsn_end:
             raise errors.InvalidArgument(f"[{asked.glsn_begin}, {asked.glsn_end}) is no range of positions")
-        executor = replica.executor
-        if asked.glsn_end > executor.global_hwm + 1:
-            raise errors.NotYet(f"this replica is complete up to {executor.global_hwm}")
+        hwm = replica.executor.global_hwm
+        if asked.glsn_end > hwm + 1 and not isinstance(replica, ChainedReplica):  # what one of those lacks is not there
+            raise errors.NotYet(f"this replica is complete up to {hwm}")
         if self._under_way.total() >= limits.MAX_FINGERPRINTS or self._idle is not None:
             raise errors.Busy(f"{self._under_way.total()} fingerprints are being made already")
-        return replica.storage, executor.trim_glsn
+        return replica
 
-    def _in_thread(self, source: Address, asked: GetFingerprint, storage: LogStreamStorage, trim: GLSN) -> None:
+    def _in_thread(self, source: Address, asked: GetFingerprint, replica: AnyReplica, trim: GLSN) -> None:
         result: Result
         try:
             if self._idle is not None:
                 result = errors.Busy("the node is stopping")
+            elif isinstance(replica, ChainedReplica):
+                result = written_fingerprint(replica.storage, trim, asked.glsn_begin, asked.glsn_end)
             else:
-                result = fingerprint(storage, trim, asked.glsn_begin, asked.glsn_end)
+                result = fingerprint(replica.storage, trim, asked.glsn_begin, asked.glsn_end)
         except errors.VarlogError as error:
             result = error
         except OSError as error:
             result = errors.Poisoned(f"reading failed: {error}")
-        self._loop.call_soon_threadsafe(self._from_thread, source, asked, storage, result)
+        self._loop.call_soon_threadsafe(self._from_thread, source, asked, replica.storage, result)
 
-    def _from_thread(self, source: Address, asked: GetFingerprint, storage: LogStreamStorage, result: Result) -> None:
+    def _from_thread(self, source: Address, asked: GetFingerprint, storage: AnyLog, result: Result) -> None:
         self._under_way[storage] -= 1
         if not self._under_way[storage]:
             del self._under_way[storage]

@@ -24,7 +24,7 @@ from varlog.core.syncing import RestartPlan
 from varlog.daemon import logs
 from varlog.storage.copying import base_of
 from varlog.storage.format import LogBase
-from varlog.storagenode.replicas import Replica, Replicas
+from varlog.storagenode.replicas import AnyReplica, Replicas
 from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
 
 
@@ -46,7 +46,7 @@ class Hosting:
         replicas: Replicas,
         send: Send,
         leave: Callable[[LogStreamID], None],
-        is_busy: Callable[[Replica], bool],
+        is_busy: Callable[[AnyReplica], bool],
         resume: Callable[[LogStreamExecutor, RestartPlan], None],
     ) -> None:
         self._snid = snid
@@ -59,7 +59,7 @@ class Hosting:
         """What is being removed, and who waits for that."""
         self._beginnings: dict[LogStreamID, _Beginning] = {}
         """What of it is to begin anew."""
-        self._closed: dict[LogStreamID, Replica | None] = {}
+        self._closed: dict[LogStreamID, AnyReplica | None] = {}
         """What of it is to be opened anew; None until it is closed."""
         self._reopened: dict[LogStreamID, float] = {}
         """When that was last tried."""
@@ -74,7 +74,7 @@ class Hosting:
         try:
             if lsid in self._leaving:
                 raise errors.Busy(f"log stream {lsid} is being removed from this node")
-            replica = self._replicas.add(message.tpid, lsid, message.volume)
+            replica = self._replicas.add(message.tpid, lsid, message.volume, message.ordering)
         except errors.VarlogError as error:
             self._refuse(source, message.request, lsid, error)
             return
@@ -215,7 +215,7 @@ class Hosting:
         self._log.info("a replica begins anew", lsid=lsid, llsn=beginning.base.llsn)
         self._resume(replica.executor, beginning.plan)
 
-    def _agree(self, source: Address, request: int, replica: Replica) -> None:
+    def _agree(self, source: Address, request: int, replica: AnyReplica) -> None:
         executor = replica.executor
         state = (executor.epoch, executor.state, executor.committed_end)
         self._send(source, ReplicaReply(request, executor.lsid, 0, self._snid, *state))

@@ -14,16 +14,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NoReturn
 
 from varlog import errors, limits
+from varlog.core.chaincontext import ChainReadPlan
 from varlog.core.messages import StoredLine
 from varlog.core.storagenode import ReadPlan
+from varlog.storage.grouped import AnyLog
 from varlog.storage.log import LogStreamStorage
+from varlog.storage.writeonce import WriteOnceStorage
 
 TAIL_ENTRIES: Final = 4096
 TAIL_BYTES: Final = 256 * 1024
 THREADS: Final = 2
 
+Plan = ReadPlan | ChainReadPlan
+Storage = LogStreamStorage | WriteOnceStorage
 Result = list[StoredLine] | errors.VarlogError
-Finished = Callable[[ReadPlan, Result], None]
+Finished = Callable[[Plan, Result], None]
 
 
 class Reading:
@@ -35,15 +40,15 @@ class Reading:
         self._threads: ThreadPoolExecutor | None = None
         self._idle: asyncio.Future[None] | None = None
         """There once it is stopping; done when no read is under way any more."""
-        self._under_way: Counter[LogStreamStorage] = Counter()
+        self._under_way: Counter[AnyLog] = Counter()
         self.waiting = 0
 
-    def is_busy(self, storage: LogStreamStorage) -> bool:
+    def is_busy(self, storage: AnyLog) -> bool:
         """Whether a thread reads from it, or is about to."""
         return storage in self._under_way
 
-    def submit(self, plan: ReadPlan, storage: LogStreamStorage) -> None:
-        if plan.last_glsn - plan.scan.glsn_begin < TAIL_ENTRIES:
+    def submit(self, plan: Plan, storage: Storage) -> None:
+        if _distance(plan) < TAIL_ENTRIES:
             self._finished(plan, read(plan, storage, TAIL_BYTES))
         elif self.waiting >= limits.MAX_READS_UNDER_WAY:
             self._finished(plan, errors.Busy(f"{self.waiting} reads are under way"))
@@ -54,7 +59,7 @@ class Reading:
             self._under_way[storage] += 1
             self._threads.submit(self._in_thread, plan, storage)
 
-    def _in_thread(self, plan: ReadPlan, storage: LogStreamStorage) -> None:
+    def _in_thread(self, plan: Plan, storage: Storage) -> None:
         result: Result
         try:
             if self._idle is not None:
@@ -66,7 +71,7 @@ class Reading:
             result = errors.Poisoned(f"reading failed: {mistake!r}")
         self._loop.call_soon_threadsafe(self._from_thread, plan, storage, result)
 
-    def _from_thread(self, plan: ReadPlan, storage: LogStreamStorage, result: Result) -> None:
+    def _from_thread(self, plan: Plan, storage: Storage, result: Result) -> None:
         self.waiting -= 1
         self._under_way[storage] -= 1
         if not self._under_way[storage]:
@@ -89,10 +94,21 @@ def _raise(mistake: Exception) -> NoReturn:
     raise mistake
 
 
-def read(plan: ReadPlan, storage: LogStreamStorage, most: int) -> Result:
+def _distance(plan: Plan) -> int:
+    """How many positions there are from the one that is asked for to the end."""
+    if isinstance(plan, ChainReadPlan):
+        return plan.end - plan.glsn
+    return plan.last_glsn - plan.scan.glsn_begin
+
+
+def read(plan: Plan, storage: Storage, most: int) -> Result:
     """The batches of a plan, at least one if there is one, about `most` bytes of them."""
-    scan = plan.scan
     try:
+        if isinstance(plan, ChainReadPlan):
+            assert isinstance(storage, WriteOnceStorage)
+            return storage.read(plan.glsn, min(plan.max_bytes, most))  # type: ignore[return-value]
+        assert isinstance(storage, LogStreamStorage)
+        scan = plan.scan
         return storage.read(scan.glsn_begin, plan.glsn_end, min(scan.max_bytes, most))  # type: ignore[return-value]
     except errors.VarlogError as error:
         return error

@@ -1,5 +1,8 @@
 """The replicas of a storage node: each a storage on some volume, and the executor over it.
 
+There are two kinds, one for each ordering: which one a log stream on disk is of, its files say. What they have in
+common is all that most of a node needs to know of them.
+
 At start every log stream found on the volumes is opened and recovered (B3); later some are added and removed. A replica
 begins in SEALING (B7): making one gives nobody anything to append to. Data that is there already is never taken for a
 new log stream's (B6).
@@ -11,35 +14,51 @@ first of its files goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple
 
 from varlog import errors, limits
 from varlog.core.address import Send
 from varlog.core.branches import Observe
+from varlog.core.chainreplica import ChainReplica
 from varlog.core.executor import LogStreamExecutor
 from varlog.storage.directory import typed_errors
 from varlog.storage.files import FileSystem
 from varlog.storage.format import LogBase
-from varlog.storage.identity import identify
+from varlog.storage.grouped import AnyLog
+from varlog.storage.identity import identify, ordering_of
 from varlog.storage.log import LogStreamStorage
 from varlog.storage.logfiles import LOCK_NAME, UNFINISHED, make_room, publish
 from varlog.storage.options import StorageOptions
+from varlog.storage.writeonce import WriteOnceStorage
 from varlog.storagenode.volumes import Volumes
-from varlog.types import MAX_ID, LogStreamID, LogStreamIdentity, TopicID
+from varlog.types import MAX_ID, LogStreamID, LogStreamIdentity, Ordering, TopicID
 
 REMOVED_NAME: Final = "removed"
 """A directory that holds a file of this name is being deleted."""
 
 
 class Replica(NamedTuple):
+    """Of a log stream that commits order."""
+
     volume: str
     storage: LogStreamStorage
     executor: LogStreamExecutor
 
 
+class ChainedReplica(NamedTuple):
+    """Of one that a sequencer orders."""
+
+    volume: str
+    storage: WriteOnceStorage
+    executor: ChainReplica
+
+
+AnyReplica = Replica | ChainedReplica
+
+
 class Replicas:
-    """See the module's text. `served(executor)` is told of every replica that comes to life."""
+    """See the module's text. `served(replica)` is told of every replica that comes to life."""
 
     def __init__(
         self,
@@ -48,7 +67,7 @@ class Replicas:
         options: StorageOptions,
         send: Send,
         observe: Observe,
-        served: Callable[[LogStreamExecutor], None],
+        served: Callable[[AnyReplica], None],
     ) -> None:
         self._fs = fs
         self._volumes = volumes
@@ -56,19 +75,24 @@ class Replicas:
         self._send = send
         self._observe = observe
         self._served = served
-        self._replicas: dict[LogStreamID, Replica] = {}
-        self._by_storage: dict[LogStreamStorage, Replica] = {}
+        self._replicas: dict[LogStreamID, AnyReplica] = {}
+        self._by_storage: dict[AnyLog, AnyReplica] = {}
 
-    def __iter__(self) -> Iterator[Replica]:
+    def __iter__(self) -> Iterator[AnyReplica]:
         return iter(self._replicas.values())
 
     def __len__(self) -> int:
         return len(self._replicas)
 
-    def get(self, lsid: LogStreamID) -> Replica | None:
+    def get(self, lsid: LogStreamID) -> AnyReplica | None:
         return self._replicas.get(lsid)
 
-    def of(self, storage: LogStreamStorage) -> Replica:
+    def committed(self, lsid: LogStreamID) -> Replica | None:
+        """Only one that commits order."""
+        replica = self._replicas.get(lsid)
+        return replica if isinstance(replica, Replica) else None
+
+    def of(self, storage: AnyLog) -> AnyReplica:
         """The replica whose storage it is."""
         return self._by_storage[storage]
 
@@ -84,10 +108,16 @@ class Replicas:
                 found = identify(self._fs, path)
             if found is None:
                 continue  # its making was interrupted: nobody was told of it
-            wanted = LogStreamIdentity(self._volumes.cid, self._volumes.snid, found.tpid, lsid)
-            self._serve(volume, LogStreamStorage.open(self._fs, path, wanted, self._options), wanted)
+            with typed_errors(path):
+                self._open(volume, LogStreamIdentity(self._volumes.cid, self._volumes.snid, found.tpid, lsid))
 
-    def add(self, tpid: TopicID, lsid: LogStreamID, volume: str) -> Replica:
+    def _open(self, volume: str, identity: LogStreamIdentity) -> AnyReplica:
+        path = self._volumes.replica_path(volume, identity.lsid)
+        if ordering_of(self._fs, path) is Ordering.SEQUENCER:
+            return self._chain(volume, WriteOnceStorage.open(self._fs, path, identity, self._options), identity)
+        return self._serve(volume, LogStreamStorage.open(self._fs, path, identity, self._options), identity)
+
+    def add(self, tpid: TopicID, lsid: LogStreamID, volume: str, ordering: Ordering = Ordering.COMMIT) -> AnyReplica:
         """Make an empty replica. One that is there, of the same topic and without a past, is the same request again."""
         if not (1 <= tpid <= MAX_ID and 1 <= lsid <= MAX_ID):
             raise errors.InvalidArgument(f"topic {tpid}, log stream {lsid}: ids go from 1 to {MAX_ID}")
@@ -96,7 +126,8 @@ class Replicas:
         replica = self._replicas.get(lsid)
         if replica is not None:
             executor = replica.executor
-            if executor.tpid != tpid or executor.epoch > 0 or volume not in ("", replica.volume):
+            is_other = isinstance(replica, ChainedReplica) != (ordering is Ordering.SEQUENCER)
+            if executor.tpid != tpid or executor.epoch > 0 or volume not in ("", replica.volume) or is_other:
                 raise errors.AlreadyExists(f"log stream {lsid} has data on this node, in {replica.volume}")
             return replica
         if len(self._replicas) >= limits.MAX_LOG_STREAMS_PER_NODE:
@@ -105,19 +136,27 @@ class Replicas:
         for other in self._volumes.paths:
             if other != volume and self._fs.exists(self._volumes.replica_path(other, lsid)):
                 raise errors.AlreadyExists(f"log stream {lsid} has a directory in {other}; nothing was changed")
+        if ordering is Ordering.SEQUENCER:
+            identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
+            with self._cleaned_up(path := self._volumes.replica_path(volume, lsid)):
+                chained = WriteOnceStorage.create(self._fs, path, identity, self._options)
+            return self._chain(volume, chained, identity)
         return self.make(tpid, lsid, volume)
 
     def make(self, tpid: TopicID, lsid: LogStreamID, volume: str, base: LogBase | None = None) -> Replica:
         """Make a replica where there is none: empty, or one that begins with a base."""
         identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
-        storage = self._create(self._volumes.replica_path(volume, lsid), identity, base)
+        with self._cleaned_up(path := self._volumes.replica_path(volume, lsid)):
+            storage = LogStreamStorage.create(self._fs, path, identity, self._options, base)
         return self._serve(volume, storage, identity)
 
-    def _create(self, path: str, identity: LogStreamIdentity, base: LogBase | None) -> LogStreamStorage:
+    @contextmanager
+    def _cleaned_up(self, path: str) -> Iterator[None]:
+        """A log stream is made; what was only begun is not left behind."""
         if self._fs.exists(f"{path}/{REMOVED_NAME}"):  # the next start would delete what is made there now
             raise errors.AlreadyExists(f"{path} was to be deleted and could not be; delete it by hand")
         try:
-            return LogStreamStorage.create(self._fs, path, identity, self._options, base)
+            yield
         except errors.VarlogError:
             with suppress(OSError):  # a file that was only begun holds space, on a disk that may just have become full
                 names = self._fs.listdir(path)
@@ -129,9 +168,21 @@ class Replicas:
         executor = LogStreamExecutor(identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe)
         storage.snapshot_source = executor.dedup.snapshot
         executor.recover(storage.recovered, storage.corruption)
-        replica = self._replicas[identity.lsid] = self._by_storage[storage] = Replica(volume, storage, executor)
-        self._served(executor)
+        replica = Replica(volume, storage, executor)
+        self._keep(replica)
         return replica
+
+    def _chain(self, volume: str, storage: WriteOnceStorage, identity: LogStreamIdentity) -> ChainedReplica:
+        executor = ChainReplica(
+            identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe, storage.corruption
+        )
+        replica = ChainedReplica(volume, storage, executor)
+        self._keep(replica)
+        return replica
+
+    def _keep(self, replica: AnyReplica) -> None:
+        self._replicas[replica.executor.lsid] = self._by_storage[replica.storage] = replica
+        self._served(replica)
 
     def check_room(self, lsid: LogStreamID) -> None:
         """Raise unless the disk of a replica takes what opening it may need, a segment."""
@@ -139,13 +190,12 @@ class Replicas:
         with typed_errors(path):
             make_room(self._fs, path, self._options.segment_bytes)
 
-    def reopen(self, lsid: LogStreamID, tpid: TopicID, volume: str) -> Replica:
+    def reopen(self, lsid: LogStreamID, tpid: TopicID, volume: str) -> AnyReplica:
         """Open a replica that was closed, as at the start of the node."""
-        identity = LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid)
-        path = self._volumes.replica_path(volume, lsid)
-        return self._serve(volume, LogStreamStorage.open(self._fs, path, identity, self._options), identity)
+        with typed_errors(self._volumes.replica_path(volume, lsid)):
+            return self._open(volume, LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid))
 
-    def close_one(self, lsid: LogStreamID) -> Replica:
+    def close_one(self, lsid: LogStreamID) -> AnyReplica:
         """Close a replica of which no group and no read is under way, as if the process was killed."""
         replica = self._replicas.pop(lsid)
         del self._by_storage[replica.storage]

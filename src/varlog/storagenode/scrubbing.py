@@ -24,7 +24,7 @@ from typing import Final
 from varlog.core.messages import Scrub, ScrubState
 from varlog.daemon import logs
 from varlog.errors import Corrupt
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.grouped import AnyLog
 from varlog.storagenode.replicas import Replicas
 from varlog.types import LogStreamID, StorageNodeID
 
@@ -40,7 +40,7 @@ HURRIED_CPU_SHARE: Final = 0.25
 STRIDE_BYTES: Final = 128 * 1024
 """What is read between two pauses: so little that the event loop waits for no more than some milliseconds of it."""
 
-Released = Callable[[LogStreamStorage, Corrupt | None], None]
+Released = Callable[[AnyLog, Corrupt | None], None]
 
 
 class _Interrupted(Exception):
@@ -107,7 +107,7 @@ class Scrubbing:
         """How many replicas are yet to be read; None between two passes."""
         self._damaged: list[LogStreamID] = []
         """What this pass has found, or the last one."""
-        self._reading: tuple[LogStreamStorage, Pace] | None = None
+        self._reading: tuple[AnyLog, Pace] | None = None
         self._is_stopping = False
         self._bytes = 0
         """Of replicas that were read through."""
@@ -132,7 +132,7 @@ class Scrubbing:
         left = len(self._replicas) if self._left is None and is_under_way else self._left or 0
         return ScrubState(asked.request, self._snid, self.passes, is_under_way, left, self.bytes, tuple(self._damaged))
 
-    def vacate(self, storage: LogStreamStorage) -> bool:
+    def vacate(self, storage: AnyLog) -> bool:
         """Let go of a replica's files; False if they are still in use, and `released` is yet to be called."""
         if self._reading is None or self._reading[0] is not storage:
             return True
@@ -178,7 +178,7 @@ class Scrubbing:
             self.passes += 1
             self._log.info("scrubbing ended", passes=self.passes)
 
-    async def _read(self, storage: LogStreamStorage) -> Corrupt | None:
+    async def _read(self, storage: AnyLog) -> Corrupt | None:
         pace = Pace(self._rate)
         if self._wanted.is_set():
             pace.hurry()
@@ -196,7 +196,7 @@ class Scrubbing:
         self._released(storage, damage)
         return damage
 
-    def _in_thread(self, storage: LogStreamStorage, pace: Pace, done: asyncio.Future[Corrupt | None]) -> None:
+    def _in_thread(self, storage: AnyLog, pace: Pace, done: asyncio.Future[Corrupt | None]) -> None:
         try:
             damage = next(storage.scrub(pace), None)
         except _Interrupted:

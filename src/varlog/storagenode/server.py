@@ -30,8 +30,16 @@ from varlog.core.messages import (
     Append,
     AppendReplies,
     AppendReply,
+    ChainCopy,
+    ChainPart,
+    ChainRead,
+    ChainSeal,
+    ChainWrite,
+    ChainWritten,
     Decided,
+    Digest,
     FetchLog,
+    GetDigest,
     GetFingerprint,
     GetInfo,
     GetMetadata,
@@ -51,7 +59,7 @@ from varlog.core.messages import (
 )
 from varlog.core.proving import Outcome
 from varlog.core.replicalog import CopiedPart
-from varlog.core.storagenode import ReadPlan, StorageNode
+from varlog.core.storagenode import StorageNode
 from varlog.core.syncing import FetchPlan, RestartPlan
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
@@ -59,14 +67,14 @@ from varlog.daemon.peers import Peers, answers_ping
 from varlog.daemon.repositories import Repositories
 from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
-from varlog.storage.log import LogStreamStorage
+from varlog.storage.grouped import AnyLog
 from varlog.storage.options import StorageOptions
 from varlog.storagenode.announcing import Announcing
+from varlog.storagenode.answering import Answering
 from varlog.storagenode.copying import Copying
 from varlog.storagenode.fingerprinting import Fingerprinting
 from varlog.storagenode.hosting import Hosting
-from varlog.storagenode.reading import Reading, Result
-from varlog.storagenode.replicas import Replica, Replicas
+from varlog.storagenode.replicas import AnyReplica, ChainedReplica, Replicas
 from varlog.storagenode.scrubbing import Scrubbing
 from varlog.storagenode.volumes import Volumes, space_of
 from varlog.storagenode.writing import VolumeWriting
@@ -80,18 +88,31 @@ from varlog.wire.server import Server
 TICK: Final = 0.1
 IDLE_TICK: Final = 0.5
 ASK_AGAIN: Final = 0.5
-READS_PER_TURN: Final = 64
-"""Others get their turn of the loop after so many."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({Append, Scan, GetInfo, GetFingerprint, Scrub}),
-    Role.STORAGE_NODE: frozenset[type[Message]]({Replicate, ReplicateAck, FetchLog, LogPart}),
+    Role.CLIENT: frozenset[type[Message]](
+        {Append, Scan, GetInfo, GetFingerprint, Scrub, ChainWrite, ChainRead, ChainSeal, GetDigest}
+    ),
+    Role.STORAGE_NODE: frozenset[type[Message]](
+        {Replicate, ReplicateAck, FetchLog, LogPart, ChainRead, ChainPart, GetDigest, Digest}
+    ),
     Role.MANAGER: frozenset[type[Message]](
-        {GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, ReopenLogStream, Seal, Unseal, Sync}
+        {
+            GetInfo,
+            AdoptIdentity,
+            AddLogStream,
+            RemoveLogStream,
+            ReopenLogStream,
+            Seal,
+            Unseal,
+            Sync,
+            ChainSeal,
+            ChainCopy,
+        }
     ),
 }
 
-_ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies})
+_ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies, ChainWritten})
 """What a client waits for, and gets before anything else is done."""
 _HOSTED: Final = frozenset[type[Message]](
     {AddLogStream, AdoptIdentity, RemoveLogStream, ReopenLogStream, GetInfo, GetFingerprint, Scrub, Unseal}
@@ -125,15 +146,16 @@ class StorageNodeServer:
         options = StorageOptions(segment_bytes=config.segment_bytes, sync=config.sync)
         self.replicas = Replicas(fs, volumes, options, self._send, self._observe, self._serve)
         self._writings = {path: VolumeWriting(self._loop, self._on_written) for path in volumes.paths}
-        self._reading = Reading(self._loop, self._on_read)
         self._fingerprinting = Fingerprinting(self._loop, volumes.snid, self._send, self._on_looked_through)
         self.scrubbing = Scrubbing(volumes.snid, self.replicas, config.scrub_mb_per_second, self._on_looked_through)
         self._hosting = Hosting(
             volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy, self._resume_copy
         )
+        self._answering = Answering(self._loop, self.node, self.replicas, self._hosting, self._settle_soon)
         self._copying = Copying(
-            self._loop, self.node.syncing, self.replicas, self._hosting, self._on_part_read, self._settle_soon
-        )
+            self._loop, self.node.syncing, self.node.chains, self.replicas, self._hosting, self._on_part_read,
+            self._settle_soon,
+        )  # fmt: skip
         self.repositories = Repositories(config.metadata_repository, self._dial, self.peers, self._on_leader)
         self._links: dict[Address, Link] = {}
         self._addresses: dict[Address, str] = {}
@@ -205,7 +227,7 @@ class StorageNodeServer:
         for link in self._links.values():
             link.close()
         await self._server.close()
-        await self._reading.stop()
+        await self._answering.stop()
         await self._copying.stop()
         await self._fingerprinting.stop()
         await self.scrubbing.stop()
@@ -329,7 +351,7 @@ class StorageNodeServer:
     def _send(self, address: Address, message: Message) -> None:
         if message.__class__ in _ANSWERS:
             self.peers.send_now(address, message)
-            if message.__class__ is AppendReply and self.node.is_quiet:
+            if message.__class__ is not AppendReplies and self.node.is_quiet:
                 os.sched_yield()  # where cores are few, the client first, and what is left to do here afterwards
         elif not self.peers.send(address, message) and address.startswith("sn/"):
             self._reach(address)
@@ -363,6 +385,7 @@ class StorageNodeServer:
         """Do nothing more, whatever has arrived already, and write nothing more, whatever is staged."""
         self._log.critical("stopping to protect data", error=str(error))
         self._has_failed = self._is_stopping = True
+        self._answering.cease()
         self.peers.close()
         self._failed(error)
 
@@ -419,18 +442,21 @@ class StorageNodeServer:
 
     # Replicas
 
-    def _serve(self, executor: LogStreamExecutor) -> None:
-        self.node.add(executor)
+    def _serve(self, replica: AnyReplica) -> None:
+        if isinstance(replica, ChainedReplica):
+            self.node.chains.add(replica.executor)
+        else:
+            self.node.add(replica.executor)
 
     def _observe(self, what: object) -> None:
         self.branches[what] += 1
 
-    def _is_busy(self, replica: Replica) -> bool:
+    def _is_busy(self, replica: AnyReplica) -> bool:
         """Whether its files are in use; those who look through them at leisure are told to let go."""
         storage = replica.storage
         is_vacant = self.scrubbing.vacate(storage) and not self._fingerprinting.is_busy(storage)
         is_vacant = is_vacant and not self._copying.is_busy(storage)
-        return not is_vacant or self._writings[replica.volume].is_busy(storage) or self._reading.is_busy(storage)
+        return not is_vacant or self._writings[replica.volume].is_busy(storage) or self._answering.is_busy(storage)
 
     def _resume_copy(self, executor: LogStreamExecutor, plan: RestartPlan) -> None:
         """A replica was made anew."""
@@ -460,7 +486,7 @@ class StorageNodeServer:
         self._is_settling = False
         if self._is_stopping:
             return
-        if self.node.reads or self.node.has_news:
+        if self._answering or self.node.has_news:
             self._tell_others()
         self.node.stage()
         urgent = [replica for replica in self.replicas if replica.storage.urgent_bytes is not None]
@@ -475,19 +501,18 @@ class StorageNodeServer:
     def _tell_others(self) -> None:
         """Do the reads, replicate, report; and before anything blocks, hand it all to the kernel."""
         self.peers.hold()
-        if self.node.reads:
-            self._read_some()
+        if self._answering:
+            self._answering.do_some()
         self.node.flush(self._loop.time())
-        if self.node.syncing:
+        if self.node.syncing or self.node.chains.copying:
             self._copying.attend()
         self.peers.release()
 
-    def _on_written(
-        self, storage: LogStreamStorage, group: WriteGroup | None, error: errors.VarlogError | None
-    ) -> None:
+    def _on_written(self, storage: AnyLog, group: WriteGroup | None, error: errors.VarlogError | None) -> None:
         if self._is_stopping:
             return
-        lsid = self.replicas.of(storage).executor.lsid
+        replica = self.replicas.of(storage)
+        lsid = replica.executor.lsid
         if self._hosting.is_leaving(lsid):
             self._hosting.go_on(lsid)
             return
@@ -495,56 +520,20 @@ class StorageNodeServer:
             if error is not None:
                 self._log.error("a replica failed", lsid=lsid, error=str(error))
                 self.node.on_failed(lsid, error)
-            elif group is not None and group.needs_sync:
+            elif group is None or not group.needs_sync:
+                pass
+            elif isinstance(replica, ChainedReplica):
+                self.node.chains.on_durable(lsid)
+            else:
                 last = None
                 if group.last_epoch is not None and group.last_llsn_end is not None:
                     last = (group.last_epoch, group.last_llsn_end)
-                self.node.on_durable(lsid, last, group.epoch_records, storage.durable_version)
+                self.node.on_durable(lsid, last, group.epoch_records, replica.storage.durable_version)
         except errors.ConsistencyViolation as violation:
             self._fail(violation)
             return
         if not self._is_writing:
             self._settle()
-
-    def _read_some(self) -> None:
-        """So many per turn of the loop, in the order they were asked for."""
-        if len(self.node.reads) > limits.MAX_WAITING_READS:
-            self._refuse_greedy()
-        reads, self.node.reads = self.node.reads[:READS_PER_TURN], self.node.reads[READS_PER_TURN:]
-        for plan in reads:
-            replica = self.replicas.get(plan.executor.lsid)
-            if replica is None:
-                self._on_read(plan, [])
-            else:
-                self._reading.submit(plan, replica.storage)
-        if self.node.reads:
-            self._settle_soon()
-
-    def _refuse_greedy(self) -> None:
-        """More reads wait than may: who has asked for most of them is refused most of those."""
-        (greedy, count), *_ = Counter(plan.source for plan in self.node.reads).most_common(1)
-        kept, taken = [], 0
-        for plan in self.node.reads:
-            taken += plan.source == greedy
-            if plan.source == greedy and taken > READS_PER_TURN:
-                self.node.finish_scan(plan, errors.Busy(f"{count} reads are waiting already"))
-            else:
-                kept.append(plan)
-        self.node.reads = kept
-
-    def _on_read(self, plan: ReadPlan, result: Result) -> None:
-        if self._is_stopping:
-            return
-        lsid = plan.executor.lsid
-        replica = self.replicas.get(lsid)
-        if replica is None or self._hosting.is_leaving(lsid):
-            result = errors.UnknownLogStream(f"log stream {lsid} was removed from this node")
-            self._hosting.go_on(lsid)
-        elif isinstance(result, errors.Corrupt):
-            self._log.error("damage found", lsid=lsid, error=str(result))
-            replica.storage.condemn(result)
-        self.node.finish_scan(plan, result)
-        self._settle_soon()
 
     def _on_part_read(self, plan: FetchPlan, result: CopiedPart | errors.VarlogError) -> None:
         if self._is_stopping:
@@ -559,7 +548,7 @@ class StorageNodeServer:
         self.node.finish_fetch(plan, result)
         self._settle_soon()
 
-    def _on_looked_through(self, storage: LogStreamStorage, damage: errors.Corrupt | None) -> None:
+    def _on_looked_through(self, storage: AnyLog, damage: errors.Corrupt | None) -> None:
         """A scrub or a fingerprint of a replica has ended."""
         if self._is_stopping:
             return

@@ -1,0 +1,119 @@
+"""Answering: has the reads done that the core allows, so many per turn of the loop, and hands it what came of them.
+
+It is the same for both orderings. A reader who asks for more than may wait is refused, and nobody else is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from varlog import errors, limits
+from varlog.core.chaincontext import ChainReadPlan
+from varlog.core.storagenode import ReadPlan, StorageNode
+from varlog.daemon import logs
+from varlog.storage.grouped import AnyLog
+from varlog.storagenode.hosting import Hosting
+from varlog.storagenode.reading import Plan, Reading, Result
+from varlog.storagenode.replicas import Replicas
+from varlog.types import LogStreamID
+
+READS_PER_TURN: Final = 64
+"""Others get their turn of the loop after so many."""
+
+PlanT = TypeVar("PlanT", ReadPlan, ChainReadPlan)
+
+
+class Answering:
+    """See the module's text. `go_on` is called when there is more to do."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        node: StorageNode,
+        replicas: Replicas,
+        hosting: Hosting,
+        go_on: Callable[[], None],
+    ) -> None:
+        self._node = node
+        self._replicas = replicas
+        self._hosting = hosting
+        self._go_on = go_on
+        self._reading = Reading(loop, self._on_read)
+        self._is_stopping = False
+        self._log = logs.get().bind(snid=node.snid)
+
+    def __bool__(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self._node.reads or self._node.chains.reads)
+
+    def is_busy(self, storage: AnyLog) -> bool:
+        """Whether a thread reads from it, or is about to."""
+        return self._reading.is_busy(storage)
+
+    def do_some(self) -> None:
+        """So many, in the order they were asked for."""
+        node, chains = self._node, self._node.chains
+        some, node.reads = self._divided(node.reads)
+        for plan in some:
+            self._begin(plan, plan.executor.lsid)
+        chained, chains.reads = self._divided(chains.reads)
+        for read in chained:
+            self._begin(read, read.replica.lsid)
+        if self:
+            self._go_on()
+
+    def _divided(self, plans: list[PlanT]) -> tuple[list[PlanT], list[PlanT]]:
+        if len(plans) > limits.MAX_WAITING_READS:
+            plans = self._without_greedy(plans)
+        return plans[:READS_PER_TURN], plans[READS_PER_TURN:]
+
+    def _without_greedy(self, plans: list[PlanT]) -> list[PlanT]:
+        """More reads wait than may: who has asked for most of them is refused most of those."""
+        (greedy, count), *_ = Counter(plan.source for plan in plans).most_common(1)
+        kept, taken = [], 0
+        for plan in plans:
+            taken += plan.source == greedy
+            if plan.source == greedy and taken > READS_PER_TURN:
+                self._finish(plan, errors.Busy(f"{count} reads are waiting already"))
+            else:
+                kept.append(plan)
+        return kept
+
+    def _begin(self, plan: Plan, lsid: LogStreamID) -> None:
+        replica = self._replicas.get(lsid)
+        if replica is None:
+            self._on_read(plan, [])
+        else:
+            self._reading.submit(plan, replica.storage)
+
+    def _on_read(self, plan: Plan, result: Result) -> None:
+        if self._is_stopping:
+            return
+        lsid = plan.replica.lsid if isinstance(plan, ChainReadPlan) else plan.executor.lsid
+        replica = self._replicas.get(lsid)
+        if replica is None or self._hosting.is_leaving(lsid):
+            result = errors.UnknownLogStream(f"log stream {lsid} was removed from this node")
+            self._hosting.go_on(lsid)
+        elif isinstance(result, errors.Corrupt):
+            self._log.error("damage found", lsid=lsid, error=str(result))
+            replica.storage.condemn(result)
+        self._finish(plan, result)
+        self._go_on()
+
+    def _finish(self, plan: Plan, result: Result) -> None:
+        if isinstance(plan, ChainReadPlan):
+            self._node.chains.finish_read(plan, result)
+        else:
+            self._node.finish_scan(plan, result)
+
+    def cease(self) -> None:
+        """Answer nobody any more."""
+        self._is_stopping = True
+
+    async def stop(self) -> None:
+        """Wait for the reads that threads have begun."""
+        self.cease()
+        await self._reading.stop()
