@@ -46,6 +46,7 @@ def _all_beyond(manager: ManagerServer, request: int) -> bool:
 def executor_of(small: Small, number: int) -> LogStreamExecutor:
     """The replica of the only log stream on a node."""
     (replica,) = small.nodes[number].replicas
+    assert isinstance(replica.executor, LogStreamExecutor)
     return replica.executor
 
 
