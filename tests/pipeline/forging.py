@@ -209,6 +209,17 @@ def retime(payload: bytes, by: int) -> Change:
     return change
 
 
+def retime_chained(payload: bytes, by: int) -> Change:
+    """The same of a batch in a chain, which carries its time itself."""
+
+    def change(frames: list[Frame]) -> list[Frame]:
+        at = index_of(frames, payload)
+        frames[at] = frames[at]._replace(prev_sequence=frames[at].prev_sequence + by)
+        return frames
+
+    return change
+
+
 # What can be wrong with an archive
 
 

@@ -21,6 +21,7 @@ from varlog.pipeline.audit import audit
 from varlog.pipeline.audit_findings import TOPIC, Fault
 from varlog.pipeline.audit_result import AuditResult
 from varlog.pipeline.audit_rows import CELL
+from varlog.pipeline.report import proofs
 from varlog.processes import LocalCluster
 
 if TYPE_CHECKING:
@@ -104,6 +105,19 @@ def _far_flipped(topic: Written) -> Case:
     return Case(topic.places[payload].lsid, change, ((FORGED, Fault.CHANGED, at, at + 1),))
 
 
+def _chain_flipped(topic: Written) -> Case:
+    at = topic.glsn(b"9/1")
+    change = forging.flip(b"9/1", 0x80)
+    return Case(topic.places[b"9/1"].lsid, change, ((FORGED, Fault.CHANGED, at, at + 1),), says="1 bit differs")
+
+
+def _chain_other_time(topic: Written) -> Case:
+    """Of a batch that is no longer in order for it."""
+    at = topic.glsn(b"12/0")
+    expected = ((FORGED, Fault.DIFFERS, at, at + 3), (FORGED, Fault.DISORDER, at, at + 3))
+    return Case(topic.places[b"12/0"].lsid, forging.retime_chained(b"12/0", -60_000_000), expected, says="its time")
+
+
 CASES: dict[str, Callable[[Written], Case]] = {
     "missing-entry": _missing,
     "missing-entry-of-a-batch": _missing_in_batch,
@@ -115,6 +129,10 @@ CASES: dict[str, Callable[[Written], Case]] = {
     "overlapping-positions": _overlapping,
     "other-time": _other_time,
 }
+CHAIN_CASES: dict[str, Callable[[Written], Case]] = {
+    "chain-flipped-bit": _chain_flipped,
+    "chain-other-time": _chain_other_time,
+}
 
 
 async def _forged(path: Path) -> tuple[LocalCluster, dict[str, tuple[Written, Case | None]]]:
@@ -125,7 +143,11 @@ async def _forged(path: Path) -> tuple[LocalCluster, dict[str, tuple[Written, Ca
         for name, planted in CASES.items():
             written = await write_topic(cluster.path, name)
             topics[name] = written, planted(written)
+        for name, planted in CHAIN_CASES.items():
+            written = await write_topic(cluster.path, name, ordering="sequencer")
+            topics[name] = written, planted(written)
         topics["clean"] = await write_topic(cluster.path, "clean"), None
+        topics["chain-clean"] = await write_topic(cluster.path, "chain-clean", ordering="sequencer"), None
         await cluster.vms.kill()
         for node in cluster.nodes:
             assert await node.stop() == 0
@@ -152,7 +174,7 @@ def found_in(result: AuditResult) -> list[Expected]:
     return [(finding.copy, finding.fault, finding.begin, finding.end) for finding in result.findings]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *CHAIN_CASES])
 def test_P1_a_fault_in_a_replica_is_found(
     name: str, topics: dict[str, tuple[Written, Case | None]], spark: SparkSession
 ) -> None:
@@ -177,3 +199,17 @@ def test_P1_a_clean_topic_is_found_clean(topics: dict[str, tuple[Written, Case |
     assert result.entries == sum(copy.rows for copy in result.copies) == sum(b.rows for b in pictured.buckets)
     assert result.tasks > 2 * BATCHES // 3
     assert pictured.times == sorted(pictured.times)
+
+
+def test_S11_a_clean_topic_of_chains_is_found_clean(
+    topics: dict[str, tuple[Written, Case | None]], spark: SparkSession
+) -> None:
+    topic, _ = topics["chain-clean"]
+    result, _ = audit(lambda: spark, topic.connection, slice_positions=CELL)
+    assert (result.verdict, result.findings) == (Verdict.CONSISTENT, [])
+    entries = len(topic.places)
+    assert (result.ordering, result.first, result.entries) == ("sequencer", 1, 3 * entries)
+    assert result.last == max(place.glsn for place in topic.places.values()) > entries, "junk is a position"
+    assert {(copy.copy, copy.differing, copy.commits) for copy in result.copies} == {(1, 0, 0), (2, 0, 0), (3, 0, 0)}
+    claims = [claim for claim, stands, _ in proofs(result) if stands == "proven"]
+    assert claims == ["Every position is there exactly once", "LLSNs are GLSNs", "Replicas are equal"]

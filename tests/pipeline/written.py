@@ -44,10 +44,11 @@ class Written(NamedTuple):
         return same, lsid
 
 
-async def write_topic(path: Path, name: str, streams: int = 2) -> Written:
-    """Make a topic and fill it."""
+async def write_topic(path: Path, name: str, streams: int = 2, ordering: str = "commit") -> Written:
+    """Make a topic and fill it. Where a sequencer orders it, some positions at the ends of blocks are junk."""
     async with varlog.admin(path) as admin:
-        await admin.add_topic(name, streams=streams)
+        block = FIRST + 1000 if ordering == "sequencer" else 0
+        await admin.add_topic(name, streams=streams, ordering=ordering, block=block)
     async with varlog.connect(path, topic=name, timeout=30) as log:
         for number in range(streams):
             await log.append_batch([b"first/%d/%d" % (number, entry) for entry in range(FIRST)])
