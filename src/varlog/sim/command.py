@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 from cyclopts import ArgumentCollection, Group, Parameter, validators
@@ -19,7 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from varlog.sim.runner import RUN_SEED, SeedReport, Totals, run_checked, run_seeds
+from varlog.types import Ordering
 
+RUNS: Final = {Ordering.COMMIT: RUN_SEED, Ordering.SEQUENCER: "varlog.sim.chains.cluster:run_seed"}
+"""What runs a seed, by the ordering of the simulated topic."""
 _SHOWN_VIOLATIONS: Final = 10
 _PLAIN_EVERY: Final = 20
 """As many lines of progress, about, where there is no terminal."""
@@ -27,7 +30,7 @@ _PLAIN_EVERY: Final = 20
 
 def _one_or_many(given: ArgumentCollection) -> None:
     """A seed to replay says all there is to say of what to run."""
-    names = [argument.name for argument in given if argument.tokens]
+    names = [argument.name for argument in given if argument.tokens and argument.name != "--ordering"]
     if "--seed" in names and len(names) > 1:
         names.remove("--seed")
         raise ValueError(f"--seed replays one seed, without {' and '.join(names)}")
@@ -49,6 +52,7 @@ def run_sim(
     jobs: Annotated[Positive | None, WhatToRun] = None,
     json: Flag = False,
     require_coverage: Annotated[Flag, WhatToRun] = False,
+    ordering: Literal["commit", "sequencer"] = "commit",
 ) -> int:
     """Run many seeds, or replay one.
 
@@ -66,11 +70,14 @@ def run_sim(
         Print the result as JSON, and nothing else.
     require_coverage
         Fail also if any fault, state transition or rule branch was never met.
+    ordering
+        Of the simulated topic: commit or sequencer.
     """
+    path = RUNS[Ordering.labelled(ordering)]
     if seed is not None:
-        return replay(seed, json=json)
+        return replay(seed, json=json, path=path)
     jobs = jobs or os.cpu_count() or 1
-    return campaign(first_seed, seeds, jobs=jobs, json=json, require_coverage=require_coverage)
+    return campaign(first_seed, seeds, jobs=jobs, json=json, require_coverage=require_coverage, path=path)
 
 
 def replay(seed: int, *, json: bool = False, path: str = RUN_SEED) -> int:
@@ -125,8 +132,15 @@ def campaign(
         console.print(f"[bold red]never exercised[/bold red] ({title}): {member.value}")
     for report in totals.failures:
         names = ", ".join(sorted({checker for checker, _ in report.violations}))
-        console.print(f"[bold red]seed {report.seed}[/bold red] violates {names}; varlog sim --seed {report.seed}")
+        again = f"varlog sim --seed {report.seed}{_which(path)}"
+        console.print(f"[bold red]seed {report.seed}[/bold red] violates {names}; {again}")
     return 1 if totals.failures or (require_coverage and zeros) else 0
+
+
+def _which(path: str) -> str:
+    """The option that says what to run, where that is not what is run anyway."""
+    ordering = next((ordering for ordering, known in RUNS.items() if known == path), Ordering.COMMIT)
+    return "" if ordering is Ordering.COMMIT else f" --ordering {ordering.label}"
 
 
 def _with_progress(console: Console, reports: Iterator[SeedReport], seeds: int) -> Iterator[SeedReport]:

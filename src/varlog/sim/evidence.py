@@ -17,6 +17,17 @@ from typing import NamedTuple
 
 from varlog.sim.history import History, Kind, Operation, Outcome
 
+_JUNK = b"junk at "
+
+
+def junk(glsn: int) -> bytes:
+    """What stands for junk at a position, which is no entry: everybody has to agree on it as on any other."""
+    return _JUNK + b"%d" % glsn
+
+
+def is_junk(payload: bytes) -> bool:
+    return payload.startswith(_JUNK)
+
 
 class CommittedBatch(NamedTuple):
     """A committed batch as a replica holds it; positions are those of its first entry."""
