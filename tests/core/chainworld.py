@@ -151,9 +151,9 @@ class Client:
 
     # Appending
 
-    def append(self, id_: object, *entries: bytes, timeout: float = 100.0) -> None:
+    def append(self, id_: object, *entries: bytes, timeout: float = 100.0, lane: int = 0) -> None:
         data = list(entries) or [str(id_).encode()]
-        self.writer.append(id_, data, self.world.now + timeout, self.world.now)
+        self.writer.append(id_, data, self.world.now + timeout, self.world.now, lane=lane)
 
     def flush(self) -> None:
         if self.is_stirred:

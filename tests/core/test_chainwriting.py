@@ -100,6 +100,48 @@ def test_a_batch_that_is_compressed_or_a_fill_is_appended_like_any_other() -> No
     assert entries(made.stored()) == {1: [], 4: [bytes(1000)]}
 
 
+def test_a_lane_is_on_one_log_stream_at_a_time() -> None:
+    made = World({1: (1, 2), 2: (2, 1)})
+    client = made.clients[0]
+    for number in range(2 * BLOCK + 1):
+        client.append(number, lane=7)
+    client.append("other")
+    made.settle(syncs=False)
+    heads = (HEAD, MIDDLE)
+    assert {glsns for address, glsns in writes(made) if address in heads} == {tuple(range(1, BLOCK + 1)), (10,)}
+    made.settle()
+    assert client.positions().pop("other") == 2 * BLOCK + 2
+    assert sorted(client.positions().values()) == list(range(1, 2 * BLOCK + 3))
+    assert client.writer.outstanding == 0
+
+
+def test_what_waits_in_its_lane_in_vain_is_rejected_and_filled() -> None:
+    made = World({1: (1, 2), 2: (2, 1)})
+    client = made.clients[0]
+    for number in range(BLOCK):
+        client.append(number, lane=7)
+    client.append("late", timeout=1.0, lane=7)
+    made.settle(syncs=False)
+    made.tick(1.1)
+    assert client.outcomes == {"late": Rejected(errors.DeadlineExceeded.code)}
+    made.settle()
+    assert entries(made.stored(2)) == {BLOCK + 1: []}
+    assert client.writer.outstanding == 0
+
+
+def test_what_waits_in_its_lane_when_the_epoch_ends_keeps_its_place() -> None:
+    made = World({1: (1, 2), 2: (2, 1)})
+    client = made.clients[0]
+    for number in range(3 * BLOCK):
+        client.append(number, lane=7)
+    made.settle(syncs=False)
+    made.kill(HEAD)
+    client.reconfigures = True
+    made.pass_time(1.0)
+    assert list(client.positions()) == list(range(3 * BLOCK))
+    assert list(client.positions().values()) == sorted(client.positions().values())
+
+
 # Somebody else was there
 
 
@@ -442,7 +484,8 @@ def test_appends_happen_once_whatever_dies(seed: int) -> None:
                 number = next(numbers)
                 entries_ = [b"%d.%d" % (number, entry) for entry in range(dice.randint(1, BLOCK))]
                 begun[number] = len(entries_)
-                dice.choice(made.clients).append(number, *entries_)
+                client = dice.choice(made.clients)
+                client.append(number, *entries_, lane=int(client is made.clients[0]))
             case 4 if len(dead) < 2 and dice.random() < 0.3:
                 dead.append(dice.choice([address for address in made.by_address if address not in dead]))
                 made.kill(dead[-1])
@@ -476,3 +519,5 @@ def _check_once(made: World, begun: dict[int, int]) -> None:
     assert committed == {number: found[number] for number in begun}, "all of them, and where they were said to be"
     for client in made.clients:
         assert client.chains.violation is None
+    in_order = sorted(made.clients[0].positions().items(), key=lambda found: str(found[0]).zfill(5))
+    assert [glsn for _, glsn in in_order] == sorted(glsn for _, glsn in in_order), "a lane is kept in order"

@@ -7,6 +7,7 @@ and `Mending` fills what they found missing. All of them complain to one `Reconf
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
@@ -217,10 +218,11 @@ class ChainTopic:
 
 
 class _ChainLane:
-    """Appends with a codec, between others."""
+    """Appends that are kept in order, with a codec of their own, between others."""
 
-    def __init__(self, writer: ChainWriter, codec: batch.Codec) -> None:
+    def __init__(self, writer: ChainWriter, number: int, codec: batch.Codec) -> None:
         self._writer = writer
+        self._number = number
         self._codec = codec
 
     @property
@@ -228,7 +230,7 @@ class _ChainLane:
         return self._writer.wants_metadata
 
     def append(self, id_: Any, entries: Any, deadline: float, now: float) -> None:
-        self._writer.append(id_, entries, deadline, now, self._codec)
+        self._writer.append(id_, entries, deadline, now, self._codec, self._number)
 
 
 class ChainAppends(Appends):
@@ -237,6 +239,7 @@ class ChainAppends(Appends):
     def __init__(self, topic: ChainTopic) -> None:
         super().__init__(topic.session, topic.tpid, topic.name)
         self._topic = topic
+        self._numbers = itertools.count(1)
         self._lanes: dict[Lane, Callable[[errors.VarlogError], None]] = {}
         self.on_end: Callable[[errors.VarlogError], None] = _nothing
         """Called with why, when everything under way ends."""
@@ -269,7 +272,7 @@ class ChainAppends(Appends):
     def lane(self, window: int, codec: batch.Codec, abandon: Callable[[errors.VarlogError], None]) -> Lane:
         if not 1 <= window <= limits.DEDUP_SEQUENCES_PER_WRITER:
             raise errors.InvalidArgument(f"a window holds 1 to {limits.DEDUP_SEQUENCES_PER_WRITER} batches")
-        lane = _ChainLane(self.writer, codec)
+        lane = _ChainLane(self.writer, next(self._numbers), codec)
         self._lanes[lane] = abandon
         return lane
 

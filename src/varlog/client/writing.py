@@ -351,8 +351,8 @@ class Appender:
     call `flush`, to wait for all of them; either raises the first failure of those that were sent since the last
     flush. A log stream that fails is left for another one, in the same order.
 
-    On a topic that a sequencer orders batches of several log streams are under way at once: if a node fails, what has
-    to be sent again may come behind what was sent after it. Where that matters, wait for each (`window=1`).
+    On a topic that a sequencer orders, a position that this appender is slow to write may be filled by somebody else:
+    what was to be there then comes behind what was sent after it.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:

@@ -122,6 +122,9 @@ class Chains:
         self._runs: dict[int, _Run] = {}
         self._gone: dict[StorageNodeID, float] = {}
         """Nodes that cannot be reached, and since when."""
+        self._heard: dict[tuple[StorageNodeID, LogStreamID], float] = {}
+        """When replicas last answered."""
+        self._ticked = 0.0
         self._seen = Epoch(0)
         """The greatest epoch that a replica has told,"""
         self._seen_at = 0.0
@@ -168,6 +171,10 @@ class Chains:
         """The ids of batches that have not left this client: where nobody can have them."""
         runs = (run for run in self._runs.values() if run.kind is _Kind.VALUE and not run.is_sent)
         return {id_ for run in runs if run.asker is asker for id_ in run.ids}
+
+    def is_deciding(self, asker: Asker) -> bool:
+        """Whether it is being found out which values of an earlier epoch are there."""
+        return any(run.kind is _Kind.JUNK and run.asker is asker for run in self._runs.values())
 
     def abandon(self) -> None:
         """Nobody waits any more."""
@@ -235,15 +242,16 @@ class Chains:
         if run.halted:
             return
         if run.kind is _Kind.VALUE and not run.is_sent:
-            over = [(id_, glsn, glsn + count) for id_, glsn, count, _, _ in run.items() if run.asker.is_over(id_)]
-            if over:
+            left = [item for item in run.items() if not run.asker.is_over(item[0])]
+            if len(left) < len(run.ids):
                 del self._runs[run.request]
-                self._fill(NOBODY, [(None, begin, end) for _, begin, end in over], now + COURTESY_SECONDS, now)
-                left = [item for item in run.items() if not run.asker.is_over(item[0])]
+                for id_, glsn, count, _, _ in run.items():
+                    if run.asker.is_over(id_):
+                        run.asker.on_lost(id_, GLSN(glsn))
+                        self.fill_quietly(glsn, count, now)
                 if left:
                     self._start_one(run.kind, run.asker, run.lsid, run.nodes, left, run.deadline, now)
                 return
-        run.since = now
         self._transmit(run)
 
     def _fill(self, asker: Asker, ranges: Iterable[tuple[Any, int, int]], deadline: float, now: float) -> None:
@@ -273,6 +281,7 @@ class Chains:
         run = self._runs.get(reply.request)
         if run is None or run.halted:
             return
+        self._heard[run.node, run.lsid] = now
         if reply.code:
             self._on_refused(run, reply, now)
             return
@@ -310,7 +319,8 @@ class Chains:
                 run.asker.on_refused(id_, reply.code)
         else:
             run.again = True
-            if reply.code != errors.Busy.code:
+            is_lapsed = reply.code == errors.LeaseExpired.code  # which may be about to be renewed
+            if reply.code != errors.Busy.code and not (is_lapsed and now - run.since < GONE_SECONDS):
                 self._suspect([run.node])
 
     def _sort_out(self, run: _Run, refused: Seq[Refusal], now: float) -> bool:
@@ -387,14 +397,18 @@ class Chains:
     def tick(self, now: float) -> None:
         """Called a few times a second."""
         suspects: set[StorageNodeID] = set()
+        # Answers may be there already that came while this process could not look.
+        heard_from = now - SILENT_SECONDS / 2 if now - self._ticked > SILENT_SECONDS / 2 else 0.0
+        self._ticked = now
         for run in list(self._runs.values()):
             if run.deadline <= now:
                 self._drop(run)
             elif run.again:
                 self._send_again(run, now)
             elif not run.halted:
-                is_gone = now - self._gone.get(run.node, now) >= GONE_SECONDS
-                if is_gone or now - run.since >= SILENT_SECONDS:
+                run.since = max(run.since, heard_from)
+                silent = now - max(run.since, self._heard.get((run.node, run.lsid), 0.0))
+                if silent >= SILENT_SECONDS or now - self._gone.get(run.node, now) >= GONE_SECONDS:
                     suspects.add(run.node)
         if self.projection is None:
             self.wants_metadata = self.wants_metadata or bool(self._runs)
@@ -405,7 +419,7 @@ class Chains:
             self._suspect(suspects)
         if is_ahead:
             self.wants_metadata = True
-            if now - self._seen_at >= AHEAD_SECONDS and self._runs:
+            if now - self._seen_at >= AHEAD_SECONDS:
                 self._complain(Trouble(self.projection.epoch, seen=self._seen))
 
     def _suspect(self, nodes: Iterable[StorageNodeID]) -> None:
@@ -427,6 +441,7 @@ class Chains:
         self._gone.pop(snid, None)
         for run in list(self._runs.values()):
             if run.node == snid:
+                run.since = now
                 self._send_again(run, now)
 
     def on_disconnected(self, snid: StorageNodeID, now: float) -> None:
@@ -444,6 +459,7 @@ class Chains:
     def _renew(self, projection: Projection, now: float) -> None:
         """Take what is not decided to a new epoch."""
         runs, self._runs = self._runs, {}
+        self._heard.clear()
         self.is_troubled = self._seen > projection.epoch
         fills: dict[Asker, list[tuple[Any, int, int]]] = {}
         deadlines: dict[Asker, float] = {NOBODY: now + COURTESY_SECONDS}

@@ -13,7 +13,9 @@ of three ways:
 - *unknown*: the deadline passed first, or its position was trimmed before anybody could tell.
 
 What lost its position, because another value won there or the position is of an epoch that has passed, gets another
-one, with the same bytes. Batches that get their positions together get them in the order they were appended in.
+one, with the same bytes, and what is new waits until it is known what has. Positions are given out in the order of the
+appends. So that this is also the order of those that have to be given another one, batches of one *lane* are under way
+on one log stream at a time: there a replica has them in order, and a failure takes the last of them.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -50,6 +52,30 @@ class _Operation(msgspec.Struct, gc=False, eq=False):
     """Whoever asked for it has been told its outcome."""
     is_placed: bool = False
     """It has a position, and what became of it there is not known yet."""
+    lane: int = 0
+    """Those of one lane are kept in order; 0: there is no order to keep."""
+
+
+class _Held(NamedTuple):
+    """A batch with a position, behind others of its lane."""
+
+    op: _Operation
+    glsn: int
+    time: int
+    lsid: LogStreamID
+
+
+class _Lane:
+    """Where the batches of a lane are."""
+
+    __slots__ = ("held", "lsid", "under_way")
+
+    def __init__(self) -> None:
+        self.lsid = LogStreamID(0)
+        self.under_way = 0
+        """So many are pushed to that log stream,"""
+        self.held: deque[_Held] = deque()
+        """and these are for others, or come behind some that are."""
 
 
 class ChainWriter:
@@ -93,8 +119,15 @@ class ChainWriter:
         self._asked_at = 0.0
         self._epoch = Epoch(0)
         """in this epoch."""
+        self._lanes: dict[int, _Lane] = {}
+        """Of those that have something under way,"""
+        self._ready: list[int] = []
+        """and those of them that may go on."""
+        self._is_deciding = False
+        """There is a new epoch, and it may not be known yet what of the one before is there."""
         self._gone: dict[str, float] = {}
         """Sequencers that cannot be reached, and since when."""
+        self._ticked = 0.0
         self._is_stirred = False
         self.wants_metadata = False
 
@@ -116,6 +149,7 @@ class ChainWriter:
         deadline: float,
         _now: float,
         codec: batch.Codec = batch.Codec.NONE,
+        lane: int = 0,
     ) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
         if len(self._queue) >= limits.MAX_QUEUED_APPENDS:
@@ -129,7 +163,7 @@ class ChainWriter:
             raise errors.BatchTooLarge(_too_large(count, projection))
         encoded = self._encode(entries, sequence, codec)
         self._sequence = sequence
-        self._operations[sequence] = op = _Operation(id_, sequence, count, encoded, deadline)
+        self._operations[sequence] = op = _Operation(id_, sequence, count, encoded, deadline, lane=lane)
         self._queue.append(op)
         self._stir()
 
@@ -159,6 +193,7 @@ class ChainWriter:
         self._queue.clear()
         self._returned.clear()
         self._asked.clear()
+        self._lanes.clear()
         return ids
 
     def _stir(self) -> None:
@@ -171,11 +206,17 @@ class ChainWriter:
     def flush(self, now: float) -> None:
         """Ask for the positions of all that wait, if that can be done now."""
         self._is_stirred = False
+        ready, self._ready = self._ready, []
+        for number in ready:
+            self._push_held(number, now)
         if self._returned:
             self._requeue(self._returned)
             self._returned = []
+        if self._is_deciding:
+            self._is_deciding = self._chains.is_deciding(self)
         projection = self._chains.projection
-        if self._asked or not self._queue or projection is None or self._chains.is_troubled:
+        is_held_up = self._asked or self._is_deciding or self._chains.is_troubled
+        if is_held_up or not self._queue or projection is None:
             self.wants_metadata = self.wants_metadata or (projection is None and bool(self._queue))
             return
         queue, most = self._queue, limits.MAX_GRANTS
@@ -243,6 +284,8 @@ class ChainWriter:
                 del self._operations[op.sequence]
                 chains.fill_quietly(glsn, count, now)
                 continue
+            if op.lane and self._holds(_Held(op, glsn, time, lsid)):
+                continue
             op.is_placed = True
             if op.deadline > deadline:
                 deadline = op.deadline
@@ -262,10 +305,72 @@ class ChainWriter:
             else:
                 self._tell(op, Rejected(errors.BatchTooLarge.code))
 
+    # Lanes
+
+    def _holds(self, batch_: _Held) -> bool:
+        """Whether a batch has to wait for others of its lane; otherwise it counts as pushed."""
+        lane = self._lanes.setdefault(batch_.op.lane, _Lane())
+        if lane.held or (lane.under_way and lane.lsid != batch_.lsid):
+            lane.held.append(batch_)
+            return True
+        lane.lsid = batch_.lsid
+        lane.under_way += 1
+        return False
+
+    def _leave(self, op: _Operation) -> None:
+        """It is not under way at its position any more; others of its lane may follow."""
+        if not op.is_placed:
+            return
+        op.is_placed = False
+        lane = self._lanes.get(op.lane)
+        if lane is None:
+            return
+        lane.under_way -= 1
+        if not lane.under_way:
+            if lane.held:
+                self._ready.append(op.lane)
+                self._stir()
+            else:
+                del self._lanes[op.lane]
+
+    def _push_held(self, number: int, now: float) -> None:
+        """Push what waited for others of its lane, as far as it is of one log stream."""
+        lane = self._lanes.get(number)
+        if lane is None or lane.under_way:
+            return
+        items: list[tuple[Any, int, int, int, bytes | memoryview]] = []
+        deadline = 0.0
+        while lane.held and (not items or lane.held[0].lsid == lane.lsid):
+            op, glsn, time, lane.lsid = lane.held.popleft()
+            if op.told:
+                del self._operations[op.sequence]
+                self._chains.fill_quietly(glsn, op.count, now)
+                continue
+            op.is_placed = True
+            deadline = max(deadline, op.deadline)
+            items.append((op, glsn, op.count, time, op.batch))
+        lane.under_way = len(items)
+        if items:
+            self._chains.push(self, lane.lsid, items, deadline, now)
+        else:
+            del self._lanes[number]
+
+    def _take_back(self, projection: Projection, now: float) -> None:
+        """What waited for others of its lane was never sent, and its positions are of an epoch that has passed."""
+        for lane in self._lanes.values():
+            for op, glsn, _, _ in lane.held:
+                self._returned.append(op)
+                if glsn < projection.start:
+                    self._chains.fill_quietly(glsn, min(op.count, projection.start - glsn), now)
+            lane.held.clear()
+
     # Outcomes
 
     def claims(self, op: _Operation, _glsn: GLSN, header: BatchHeader) -> bool:
-        return header.writer_id == self.writer_id and header.sequence == op.sequence
+        is_own = header.writer_id == self.writer_id and header.sequence == op.sequence
+        if is_own and self._is_deciding:
+            self._stir()
+        return is_own
 
     def is_over(self, op: _Operation) -> bool:
         return op.told
@@ -283,20 +388,21 @@ class ChainWriter:
         operations, settle = self._operations, self._settle
         for op, glsn, count in zip(ids, glsns, counts, strict=True):
             operations.pop(op.sequence, None)
+            if op.lane:
+                self._leave(op)
             if not op.told:
                 op.told = True
                 settle(op.id, _new_tuple(Committed, (glsn, count, glsn, lsid, epoch, replicas, synced)))
 
     def on_lost(self, op: _Operation, _glsn: GLSN) -> None:
-        op.is_placed = False
+        self._leave(op)
         if op.told:
             self._operations.pop(op.sequence, None)
-            return
-        self._returned.append(op)
-        self._stir()
+        else:
+            self._returned.append(op)
+            self._stir()
 
     def on_refused(self, op: _Operation, code: int) -> None:
-        op.is_placed = False
         self._tell(op, Rejected(code))
 
     def on_unknown(self, op: _Operation, _error: errors.VarlogError) -> None:
@@ -308,6 +414,7 @@ class ChainWriter:
     def _tell(self, op: _Operation, outcome: Rejected | Undecided) -> None:
         """That is all there will be said of it."""
         self._operations.pop(op.sequence, None)
+        self._leave(op)
         if not op.told:
             op.told = True
             self._settle(op.id, outcome)
@@ -321,9 +428,12 @@ class ChainWriter:
         if projection is not None and self._asked:
             if not self._request:
                 self._ask(projection)
+            if now - self._ticked > SILENT_SECONDS / 2:  # an answer may be there that came while nobody could look
+                self._asked_at = max(self._asked_at, now - SILENT_SECONDS / 2)
             is_gone = now - self._gone.get(projection.sequencer, now) >= GONE_SECONDS
             if is_gone or now - self._asked_at >= SILENT_SECONDS:
                 self._complain(Trouble(projection.epoch, sequencers=frozenset({projection.sequencer})))
+        self._ticked = now
         self.flush(now)
 
     def _expire(self, now: float) -> None:
@@ -344,7 +454,10 @@ class ChainWriter:
         """The routing has been renewed, and the chains have taken it over."""
         self.wants_metadata = False
         projection = self._chains.projection
-        if self._asked and projection is not None and projection.epoch != self._epoch:
+        if projection is not None and projection.epoch != self._epoch:
+            self._epoch = projection.epoch
+            self._is_deciding = True
+            self._take_back(projection, now)
             asked, self._asked, self._request = self._asked, [], 0
             self._requeue(asked)
         self.flush(now)
