@@ -10,7 +10,7 @@ from tests.core.chains import LSID, MANAGER, Member, Members, batch_of, junk, na
 from varlog import errors, limits
 from varlog.core.branches import ChainBranch
 from varlog.core.chaincopying import ASK_AGAIN, RENEW_WITHIN, SOURCE_SILENT
-from varlog.core.messages import ChainCopied, ChainCopy, ChainPart
+from varlog.core.messages import ChainCopied, ChainCopy, ChainPart, GetDigest
 from varlog.types import GLSN, Epoch, StorageNodeID
 
 
@@ -311,6 +311,57 @@ def test_rule22_a_follower_joins_without_copying_all_again(members: Members) -> 
     assert copied.is_complete
     assert target.content == members[1].content
     assert target.replica.batches - before == 2, "what came late and what came last"
+
+
+def test_rule22_a_follower_that_joins_compares_positions_only(members: Members) -> None:
+    """While the chain is sealed, appends wait."""
+    target = members[2]
+    end = sealed(members, 2, 2)
+    target.copy(1, 2, end)
+    assert [m.runs for _, m in target.sent if isinstance(m, GetDigest)] == [False], "one that never followed"
+    members.settle()
+    third = members[3]
+    third.copy(1, 2)
+    members.settle()
+    end = sealed(members, 3, 3)
+    third.copy(1, 3, end)
+    assert [m.runs for _, m in third.sent if isinstance(m, GetDigest)] == [True]
+    members.settle()
+    assert third.answer(ChainCopied, third.copy(1, 3, end)).is_complete
+    assert not third.replica.is_chains, "from now on it is written by clients"
+
+
+def test_rule22_a_follower_that_has_what_the_tail_has_not_compares_all(members: Members) -> None:
+    target = members[2]
+    target.seal(1)
+    store(target, [1, 2, 4])
+    store(target, [30], tag=5)
+    target.replica.is_chains = True
+    assert joined(members, 2).is_complete
+    assert target.content == members[1].content
+    assert ChainBranch.RULE22_WIPED in target.branches
+
+
+def test_rule22_a_follower_that_was_sealed_as_a_member_is_compared_whole_again(members: Members) -> None:
+    target = members[2]
+    target.copy(1, 1)
+    members.settle()
+    assert target.replica.is_chains
+    target.seal(2, base=1)
+    assert not target.replica.is_chains
+
+
+@pytest.mark.parametrize("lines", [1, 2, 5])
+def test_positions_are_compared_in_pages(members: Members, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = members[2]
+    target.copy(1, 1)
+    members.settle()
+    monkeypatch.setattr(limits, "CHAIN_DIGEST_LINES", lines)
+    store(members[1], [*range(20, 40, 3), *range(50, 60), 70])
+    members.pass_time(0.1)
+    store(members[1], [*range(21, 40, 3), 45, 80])
+    assert joined(members, 2).is_complete
+    assert target.content == members[1].content
 
 
 def test_rule22_a_follower_takes_on_the_epoch(members: Members) -> None:

@@ -84,6 +84,8 @@ class ChainContext:
         """It was sealed in this epoch as one that joins the chain."""
         self.follows = False
         """It was last told to follow the chain's tail."""
+        self.is_chains = False
+        """All that it has is the chain's, if not all of it: it was compared as a whole, and stayed outside since."""
         self.completed: tuple[Epoch, GLSN] | None = None
         """The epoch in which it became a copy of the tail, and where that ended."""
         self.written = Epoch(0)

@@ -5,7 +5,8 @@ keep it going and are told how far it is. A copy goes through the positions in o
 a time: it asks the source for a digest of what it has there, holds that against what is here, voids everything from the
 first thing on that the source does not have, durably, and then reads what is missing. So every copy begins with a
 comparison, whatever was copied before; and what is missing below, because the source was given it late, is found by the
-next one.
+next one. Of a replica that was compared as a whole, and has stayed outside since, all that it has is the chain's: what
+a tail has, every later tail has. Then positions are enough to be compared, which takes a fraction of the time.
 
 There are two kinds of copy. One *follows* a source that is being written, in the epoch of its projection, until its lag
 is small; what is copied then is not copied while the chain is sealed. Where it has nothing itself any more it just
@@ -49,8 +50,12 @@ FOLLOW_AGAIN: Final = 0.02
 """How long a copy waits that has caught up, or was refused, before it asks again."""
 
 
+Span = tuple[int, int]
+"""Positions [begin, end)."""
+
+
 class _Gap(NamedTuple):
-    """Positions [begin, end) of batches that follow each other at the source and are missing here."""
+    """Positions [begin, end) that are written at the source and missing here, and of how many batches at least."""
 
     begin: int
     end: int
@@ -83,6 +88,8 @@ class Copy:
         """Below this all is compared, and copied or asked for,"""
         self.verified = GLSN(0)
         """and below this nothing was missing; 0 until something was."""
+        self._by_runs = bool(message.end) and replica.is_chains
+        """Only positions are compared."""
         self._gaps: deque[_Gap] = deque()
         """Of the last page, yet to be read."""
         self._has_all = False
@@ -149,8 +156,9 @@ class Copy:
             size = limits.COPY_PART_BYTES if gap.batches > 1 else 1
             question = ChainRead(self._request, lsid, self.epoch, GLSN(gap.begin), size)
         elif self.end or self.replica.end > self.at:
-            question = GetDigest(self._request, lsid, self.epoch, self.at)
+            question = GetDigest(self._request, lsid, self.epoch, self.at, self._by_runs)
         else:
+            self.replica.is_chains = True  # all that is here was compared, and what follows is copied
             question = ChainRead(self._request, lsid, self.epoch, self.at, limits.COPY_PART_BYTES)
         self._send(node_address(self.source), question)
 
@@ -187,18 +195,42 @@ class Copy:
         if message.trim >= self.at:
             self._skip(GLSN(message.trim + 1))
         source_end = NEVER if message.end >= message.last else message.end
+        self.replica.source_end = message.last
+        page_end = self._compare_runs(message, source_end) if self._by_runs else self._compare(message, source_end)
+        self._has_all = page_end == NEVER
+        self.at = GLSN(max(self.at, message.end, self.end) if self._has_all else page_end)
+        if self._has_all:
+            self._not_before = now + FOLLOW_AGAIN if not self._gaps and not self.end else 0.0
+
+    def _compare(self, message: Digest, source_end: int) -> int:
+        """Hold what is here against a page of the source; returns how far that goes."""
         own = self.replica.log.digest(self.at, limits.CHAIN_DIGEST_LINES)
         own_end = NEVER if len(own) < limits.CHAIN_DIGEST_LINES else own[-1].glsn + own[-1].count
         page_end = min(source_end, own_end)
         here = [held for held in own if held.glsn < page_end]
         there = [Held(GLSN(line[0]), *line[1:]) for line in message.lines if self.at - line[1] < line[0] < page_end]
-        self.replica.source_end = message.last
         if here != there:
             self._reconcile(here, there)
-        self._has_all = page_end == NEVER
-        self.at = GLSN(max(self.at, message.end, self.end) if self._has_all else page_end)
-        if self._has_all:
-            self._not_before = now + FOLLOW_AGAIN if not self._gaps and not self.end else 0.0
+        return page_end
+
+    def _compare_runs(self, message: Digest, source_end: int) -> int:
+        """The same of positions. Whoever has something that the source does not have is no copy, whatever it thinks of
+        itself, and compares anew."""
+        log = self.replica.log
+        own, told = log.runs(self.at, limits.CHAIN_DIGEST_LINES)
+        page_end = min(source_end, NEVER if told >= log.end else told)
+        here = _clipped(own, self.at, page_end)
+        there = _clipped([(begin, begin + count) for begin, count, *_ in message.lines], self.at, page_end)
+        if _without(here, there):
+            self._by_runs = self.replica.is_chains = False
+            self.at = GLSN(log.trim + 1)
+            return self.at
+        missing = _without(there, here)
+        if missing:
+            self._observe(ChainBranch.RULE22_HOLE_COPIED)
+            self.verified = self.verified or GLSN(missing[0][0])
+        self._gaps.extend(_Gap(begin, end, end - begin) for begin, end in missing)
+        return page_end
 
     def _reconcile(self, here: Seq[Held], there: Seq[Held]) -> None:
         """Void what the source does not have, and all beyond; note what is missing."""
@@ -218,7 +250,7 @@ class Copy:
             begin, _, batches = gaps.pop() if is_open else (held.glsn, held.glsn, 0)
             gaps.append(_Gap(begin, held.glsn + held.count, batches + 1))
             is_open = True
-        if gaps and (ours and max(ours).glsn > gaps[0].begin):
+        if gaps and ours and max(ours).glsn > gaps[0].begin:
             self._observe(ChainBranch.RULE22_HOLE_COPIED)
         self._gaps.extend(gaps)
         if not self.verified:
@@ -393,7 +425,8 @@ class ChainCopying:
             replica = copy.replica
             if copy.end and copy.is_complete:
                 self._observe(ChainBranch.RULE22_COPIED)
-                replica.completed, replica.joins = (copy.epoch, copy.end), False
+                replica.completed = (copy.epoch, copy.end)
+                replica.joins = replica.is_chains = False
                 self._failures.pop(lsid, None)
                 self._end(lsid, replica)
                 continue
@@ -411,3 +444,26 @@ class ChainCopying:
         """The replica is served no more."""
         self._copies.pop(lsid, None)
         self._failures.pop(lsid, None)
+
+
+def _clipped(spans: Seq[Span], begin: int, end: int) -> list[Span]:
+    return [(max(first, begin), min(last, end)) for first, last in spans if last > begin and first < end]
+
+
+def _without(spans: Seq[Span], others: Seq[Span]) -> list[Span]:
+    """What of spans is in none of the others; both are in order."""
+    left: list[Span] = []
+    rest = deque(others)
+    for begin, end in spans:
+        at = begin
+        while rest and rest[0][1] <= at:
+            rest.popleft()
+        for other_begin, other_end in rest:
+            if other_begin >= end:
+                break
+            if at < other_begin:
+                left.append((at, other_begin))
+            at = max(at, other_end)
+        if at < end:
+            left.append((at, end))
+    return left

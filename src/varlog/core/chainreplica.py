@@ -391,6 +391,7 @@ class ChainReplica(ChainContext):
             end, time = self.log.end, self.log.time
             self.promise(message.epoch)
             self.joins, self.follows = message.joins, False
+            self.is_chains = self.is_chains and message.joins
             self._seal = self._owed = _Seal(source, message, self.log.staged, end, time)
 
     def promise(self, epoch: Epoch, wipe: GLSN | None = None) -> None:
