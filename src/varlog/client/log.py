@@ -153,7 +153,7 @@ class Log:
         begun = self._time()
         if self._chained is not None:
             with contextlib.suppress(errors.Trimmed):  # the archive may have it
-                return next(iter(await read_at_tail(self._session, self._chained.reads, glsn, begun + limit)))
+                return await read_at_tail(self._session, self._chained.reads, glsn, begun + limit)
         elif glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
             raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
         batches = self._batches(glsn, glsn + 1, max(0.0, begun + limit - self._time()), reply_bytes=1)

@@ -36,7 +36,7 @@ from varlog.core.frontiers import Mend
 from varlog.core.merging import Chunk
 from varlog.core.messages import Message
 from varlog.core.trouble import Complain
-from varlog.types import GLSN, StorageNodeID, TopicID
+from varlog.types import GLSN, LLSN, StorageNodeID, TopicID
 
 _JUNK: Final = int(batch.BatchFlag.JUNK)
 
@@ -243,9 +243,8 @@ class Feed:
         return found
 
 
-async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline: float) -> EntryBatch:
-    """The one position of a topic that a sequencer orders, as a batch of one entry. Raises `Filled` where there is
-    none, `Unwritten` and `Trimmed`."""
+async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline: float) -> Entry:
+    """One entry of a topic that a sequencer orders. Raises `Filled` where there is none, `Unwritten` and `Trimmed`."""
     waiting: asyncio.Future[Found] = session.loop.create_future()
 
     def done(found: Found | errors.VarlogError) -> None:
@@ -262,14 +261,15 @@ async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline:
     session.stir()
     try:
         lsid, stored = await waiting
-    finally:
+    except BaseException:
         reads.forget(single)
+        raise
     opened = batch.decode(stored[6])
     if opened.header.count != stored[2]:
         raise errors.MalformedBatch(f"the batch at {stored[0]} has not as many entries as its log stream says")
     if opened.header.flags & _JUNK:
         raise filled(glsn)
-    return EntryBatch(Chunk(GLSN(glsn), lsid, glsn - stored[0], 1, stored), opened)
+    return Entry(GLSN(glsn), opened[glsn - stored[0]], LLSN(glsn), lsid, stored[5])
 
 
 def filled(glsn: int) -> errors.Filled:
