@@ -14,6 +14,7 @@ from tests.client.rig import run
 from varlog import errors
 from varlog.core.address import node_address
 from varlog.core.messages import ChainRead
+from varlog.oneprocess import EmbeddedCluster
 from varlog.types import GLSN
 
 FILL_AFTER = 0.4
@@ -168,5 +169,30 @@ def test_what_is_trimmed_is_told_so(tmp_path: Path) -> None:
                 await anext(log.subscribe(1))
             assert [entry.data async for entry in log.subscribe(4, end=7)] == [b"3", b"4", b"5"]
             assert await log.first() == 4
+
+    run(main())
+
+
+def test_S7_readers_alone_go_on_without_a_tail_that_died(tmp_path: Path) -> None:
+    async def main() -> None:
+        cluster = await EmbeddedCluster.start(tmp_path, ordering="sequencer")
+        try:
+            async with varlog.connect(tmp_path) as log, varlog.connect(tmp_path) as reader:
+                for number in range(5):
+                    await log.append(b"%d" % number)
+                subscription = reader.subscribe()
+                assert [(await anext(subscription)).data for _ in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
+                before = Hand(reader).projection
+                await cluster.nodes[before.chains[0].tail - 1].stop()
+                assert (await reader.read(3, timeout=10)).data == b"2"
+                assert await reader.tail(timeout=10) == 5
+                after = Hand(reader).projection
+                assert after.epoch > before.epoch
+                assert after.chains[0].nodes == before.chains[0].nodes[:-1]
+                await log.append(b"5")
+                assert (await anext(subscription)).data == b"5"
+                await subscription.aclose()
+        finally:
+            await cluster.stop()
 
     run(main())
