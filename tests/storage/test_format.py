@@ -160,6 +160,22 @@ def test_indexes_keep_their_form() -> None:
     assert data.hex() == counts + "0500000000000000" + commit + "40000000" + "80000000"
 
 
+@given(st.lists(st.tuples(u64, u64, u32, u32, u32, u32), max_size=20))
+def test_positions(rows: list[tuple[int, ...]]) -> None:
+    columns = [array(code, [row[i] for row in rows]) for i, code in enumerate(fmt.POSITION_COLUMNS)]
+    data = fmt.encode_positions(columns, len(rows))
+    assert len(data) % 8 == 0
+    assert fmt.decode_positions(data) == columns
+
+
+def test_the_layout_of_positions_is_as_documented() -> None:
+    data = fmt.encode_positions([array(code, [i + 1]) for i, code in enumerate(fmt.POSITION_COLUMNS)], 1)
+    assert data.hex() == (
+        "01000000000000000000000000000000" + "0100000000000000" + "0200000000000000" + "03000000" + "04000000"
+        "05000000" + "06000000"
+    )
+
+
 SAMPLES: dict[str, tuple[bytes, Callable[[Any], object]]] = {
     "segment header": (
         fmt.encode_segment_header(LogStreamIdentity._make((1, 2, 3, 4)), Ordering.SEQUENCER, 5, LLSN(6), 7, 8),

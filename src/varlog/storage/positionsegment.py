@@ -49,9 +49,12 @@ class PositionState:
 
     def write(self, end: int, time: int, epoch: Epoch, count: int) -> None:
         """So many batches, of which the last one ends there; the greatest of their times."""
-        self.end = LLSN(max(self.end, end))
-        self.time = max(self.time, time)
-        self.epoch = max(self.epoch, epoch)
+        if end > self.end:
+            self.end = LLSN(end)
+        if time > self.time:
+            self.time = time
+        if epoch > self.epoch:
+            self.epoch = epoch
         self.version = Version(self.version + count)
 
     def promise(self, epoch: Epoch, wipe: LLSN) -> None:

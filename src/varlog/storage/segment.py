@@ -184,7 +184,8 @@ class ActiveSegment(Layout):
         headers: Sequence[BatchHeader],
     ) -> list[Buffer]:  # fmt: skip
         """The frames of several batches, one after another."""
-        *llsns, end = accumulate([header[4] for header in headers], initial=llsn)
+        llsns = list(accumulate([header[4] for header in headers], initial=llsn))
+        end = llsns.pop()
         run = zip(llsns, prev_sequences, batches, headers, strict=True)
         frames, offsets, self.chain = fmt.encode_batch_frames(
             self.offset, self.chain, self.synced, epoch, self.nonce, run

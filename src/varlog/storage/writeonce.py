@@ -223,31 +223,54 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
             raise InvalidArgument(f"batches whose headers say {lengths}, times {times}, epoch {epoch}")
         if min(glsns) < 1 or max(ends) > NEVER:
             raise InvalidArgument(f"batches at positions {glsns}")
-        if self._active is None:
+        active = self._active
+        if active is None:
             return
         self._check_free(glsns, ends)
-        sizes = list(accumulate([fmt.FRAME_HEADER_BYTES + length for length in lengths], initial=0))
-        at = 0
+        count, size = len(ends), sum(lengths) + len(ends) * fmt.FRAME_HEADER_BYTES
         with self._lock:
-            while at < len(ends):
-                active, upto = self._active, self._room_for(self._active, sizes, at)
-                run, group, offset = slice(at, upto), self._filling, active.offset
-                if min(glsns[run]) <= self._trim:
-                    for glsn, end in zip(glsns[run], ends[run], strict=True):
-                        active.index.make_free(glsn, end)
-                frames = active.batch_frames(epoch, glsns[run], times[run], batches[run], headers[run])
-                group.add_frames(offset, frames, active.offset - offset)
-                self._state.write(max(ends[run]), max(times[run]), epoch, upto - at)
-                self._staged_as(group, upto - at)
+            if (
+                active.offset + size < self._segment_bytes
+                and active.records + count < limits.SEGMENT_RECORDS
+                and self._filling.size + size <= limits.WRITE_GROUP_BYTES
+            ):
+                self._stage_run(active, epoch, glsns, ends, times, batches, headers)
+                return
+            sizes = list(accumulate([fmt.FRAME_HEADER_BYTES + length for length in lengths], initial=0))
+            at = 0
+            while at < count:
+                active = self._active or active
+                upto = self._room_for(active, sizes, at)
+                run = slice(at, upto)
+                self._stage_run(active, epoch, glsns[run], ends[run], times[run], batches[run], headers[run])
                 at = upto
 
+    def _stage_run(
+        self,
+        active: ActivePositions,
+        epoch: Epoch,
+        glsns: Sequence[int],
+        ends: Sequence[int],
+        times: Sequence[int],
+        batches: Sequence[Buffer],
+        headers: Sequence[BatchHeader],
+    ) -> None:
+        """Batches that go to the active segment and to the group that is filled."""
+        group, offset = self._filling, active.offset
+        if min(glsns) <= self._trim:
+            for glsn, end in zip(glsns, ends, strict=True):
+                active.index.make_free(glsn, end)
+        frames = active.batch_frames(epoch, glsns, times, batches, headers)
+        group.add_frames(offset, frames, active.offset - offset)
+        self._state.write(max(ends), max(times), epoch, len(ends))
+        self._staged_as(active, group, len(ends))
+
     def _check_free(self, glsns: Sequence[int], ends: Sequence[int]) -> None:
-        spans = sorted(zip(glsns, ends, strict=True))
-        before = 0
-        for glsn, end in spans:
-            if glsn < before or end <= self._trim + 1:
-                raise ConsistencyViolation(f"a batch at [{glsn}, {end}), written up to {before} or trimmed")
-            if glsn < self._state.end:
+        before, known = self._trim + 1, self._state.end
+        for glsn, end in sorted(zip(glsns, ends, strict=True)):
+            if end <= before or (glsn < before and before > self._trim + 1):
+                raise ConsistencyViolation(f"a batch at [{glsn}, {end}), but [.., {before}) is written or trimmed")
+            if glsn < known:
                 there = self._first(glsn)
                 if there is not None and there.glsn < end:
                     raise ConsistencyViolation(f"a batch at [{glsn}, {end}), where {there} is")
@@ -277,7 +300,7 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
                 for segment in closed:
                     segment.end = min(segment.end, floor)
                 lay_bounds(closed)
-            self._staged_as(group, 1)
+            self._staged_as(active, group, 1)
 
     def stage_trim(self, glsn: GLSN) -> None:
         if glsn >> 63:
@@ -286,7 +309,8 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
             if glsn <= self._trim:
                 return
             self._trim = glsn
-            if self._active is None:
+            active = self._active
+            if active is None:
                 return
             doomed, self._segments = trim.split(self._segments, LLSN(glsn + 1))
             state = self._state
@@ -294,12 +318,10 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
                 self._identity, LLSN(glsn + 1), glsn, state.version, state.epoch, GLSN(state.time), state.end,
                 self._segments[0].seq, b"",
             )  # fmt: skip
-            self._staged_as(self._stage_record_of_trim(record, doomed), 1)
+            self._staged_as(active, self._stage_record_of_trim(record, doomed), 1)
 
-    def _staged_as(self, group: WriteGroup, records: int) -> None:
+    def _staged_as(self, active: ActivePositions, group: WriteGroup, records: int) -> None:
         """So many records were laid out at the end of the group that is filled."""
-        active = self._active
-        assert active is not None
         self._staged_records += records
         group.records += records
         group.needs_sync = True
