@@ -6,9 +6,9 @@ for long and is not making it itself, and given up means a compare-and-swap to A
 registered, and only then what was made of it is removed (M3, rule 13). Of that, nodes delete only what nothing ever
 happened to; a replica of a log stream that was ever registered is no zombie, in the set or out of it.
 
-A replica that was moved away from, or whose place was taken while its node was away, is another matter: everything it
-has is on a whole set. It is kept for a while, because it would be the first to be asked back, and then removed, if this
-manager has seen it leave the set. The node holds the request against the epoch that it knows of, so that one which
+A replica that was moved away from, or whose place was taken while its node was away, is another matter: all of it that
+counts is on a whole set. It is kept for a while, because it would be the first to be asked back, and then removed, if
+this manager has seen it leave the set. The node holds the request against the epoch that it knows of, so that one which
 comes late cannot hit a replica that is needed again.
 """
 
@@ -23,7 +23,7 @@ from varlog.core.steps import Situation, Step, name, nodes, wait
 from varlog.core.world import Sight
 from varlog.types import StreamStatus
 
-_RUNS: Final = (StreamStatus.RUNNING, StreamStatus.UNSEALING)
+_RUNS: Final = (StreamStatus.RUNNING, StreamStatus.UNSEALING, StreamStatus.CHAINED)
 RENEW_AFTER: Final = 1.0
 """How long a registered node has to be without a secret before it gets a new one: one that was just registered is about
 to be handed its first."""
@@ -72,8 +72,9 @@ def collect_left_over(situation: Situation, stream: StreamInfo) -> Iterator[Step
     known = world.replicas(stream.lsid)
     has_all = min(known[snid].committed_end for snid in stream.replicas)
     for snid, replica in known.items():
-        is_covered = replica.epoch <= stream.epoch and replica.committed_end <= has_all
-        if is_covered and memory.has_left(stream.lsid, snid):
+        # What a replica has beyond the end of a chain that it was a member of was never acknowledged.
+        has_no_more = replica.committed_end <= has_all or stream.status is StreamStatus.CHAINED
+        if replica.epoch <= stream.epoch and has_no_more and memory.has_left(stream.lsid, snid):
             why = f"{name(stream)}: node {snid} is to remove its replica, as {nodes(stream.replicas)} have everything"
             yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, until=stream.epoch), why)
 

@@ -7,14 +7,15 @@ steps, do no harm: each request to the metadata repository is a compare-and-swap
 checked there.
 
 By subject: `watching` has the log streams that run, and those about to; `resuming` those that are sealed; `repairing`
-brings a set back to its size, and moves replicas; `collecting` clears away what was not finished, or
-is left over.
+brings a set back to its size, and moves replicas; `chainrepair` does all of that for topics that a sequencer orders;
+`collecting` clears away what was not finished, or is left over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from varlog.core.chainrepair import repair_chains
 from varlog.core.collecting import (
     collect_aborted,
     collect_left_over,
@@ -28,7 +29,7 @@ from varlog.core.resuming import complete
 from varlog.core.steps import COLLECT_AFTER, REPLACE_AFTER, ChoosePrimary, Situation, Step
 from varlog.core.watching import follow_unsealing, watch
 from varlog.core.world import Memory, World
-from varlog.types import StorageNodeID, StreamStatus
+from varlog.types import Ordering, StorageNodeID, StreamStatus
 
 __all__ = ["COLLECT_AFTER", "REPLACE_AFTER", "ChoosePrimary", "Step", "reconcile", "spread_primaries"]
 
@@ -49,6 +50,9 @@ def reconcile(
     """The next steps. `memory` has observed this world already."""
     situation = Situation(world, memory, request, choose_primary, replace_after, collect_after)
     steps = [step for stream in world.metadata.streams for step in _steps_for(situation, stream)]
+    for topic in world.metadata.topics:
+        if topic.ordering is Ordering.SEQUENCER:
+            steps += repair_chains(situation, topic)
     return [*steps, *collect_strays(situation), *renew_nodes(situation)]
 
 

@@ -1,8 +1,9 @@
 """What the manager's decisions are made of: steps, and the words they are explained in.
 
 A `Step` is one request and a sentence that says why, to whoever reads the log, the doctor's findings or the dashboard.
-`Situation` is what every decision is made on. It is handed from one module of the manager to the next (`watching`,
-`resuming`, `repairing`, `collecting`), none of which keeps anything.
+In a topic that a sequencer orders it may be a whole reconfiguration. `Situation` is what every decision is made on. It
+is handed from one module of the manager to the next (`watching`, `resuming`, `repairing`, `chainrepair`, `collecting`),
+none of which keeps anything.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import msgspec
 from varlog import errors
 from varlog.core.address import METADATA_REPOSITORY, Address
 from varlog.core.messages import Message, ReplicaInfo, SealStream, StreamInfo
+from varlog.core.reconfiguring import Change
 from varlog.core.world import Memory, Sight, World
-from varlog.types import LogStreamID, StorageNodeID
+from varlog.types import LogStreamID, StorageNodeID, TopicID
 
 ChoosePrimary = Callable[[StreamInfo], StorageNodeID]
 
@@ -32,12 +34,20 @@ COPIES_AT_ONCE: Final = 2
 """Of learners, to one node and from one node."""
 
 
+class Reconfigure(NamedTuple):
+    """A conversation to hold (`reconfiguring`), with many: one at a time of a topic."""
+
+    tpid: TopicID
+    change: Change
+
+
 class Step(NamedTuple):
-    """One request to send, and why; or, without a message, what there is to wait for."""
+    """One request to send, and why; or, without a message, a topic to reconfigure, or what there is to wait for."""
 
     address: Address
     message: Message | None
     sentence: str
+    reconfigure: Reconfigure | None = None
 
     @property
     def subject(self) -> str:
@@ -45,8 +55,10 @@ class Step(NamedTuple):
         return self.sentence.partition(":")[0]
 
     @property
-    def key(self) -> tuple[Address, Message | str]:
+    def key(self) -> tuple[Address, Message | str | tuple[str, Reconfigure]]:
         """What makes two steps the same, though one was decided later and knows of more seconds."""
+        if self.reconfigure is not None:
+            return self.address, (self.subject, self.reconfigure)
         if self.message is None:
             return self.address, self.subject
         return self.address, msgspec.structs.replace(self.message, request=0)

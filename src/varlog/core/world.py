@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
-from varlog.core.messages import Info, Metadata, NodeInfo, ReplicaInfo, StreamInfo, TopicInfo
+from varlog.core.messages import ChainCopied, Info, Metadata, NodeInfo, ReplicaInfo, StreamInfo, TopicInfo
 from varlog.types import Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus, TopicID
 
 DEAD_AFTER: Final = 1.0
@@ -87,6 +87,7 @@ class World:
         making: frozenset[LogStreamID] = frozenset(),
         changed: Mapping[LogStreamID, int] | None = None,
         replies: Iterable[tuple[StorageNodeID, ReplicaInfo]] = (),
+        copies: Iterable[ChainCopied] = (),
     ) -> None:
         self.now = now
         self.metadata = metadata
@@ -111,6 +112,8 @@ class World:
         for snid, replica in replies:
             if not self.is_dead(snid):
                 self._replicas.setdefault(replica.lsid, {})[snid] = replica
+        self._copies = {(copied.lsid, copied.snid): copied for copied in copies}
+        """What replicas that copy the tail of a chain have told of that."""
 
     @classmethod
     def of(cls, metadata: Metadata, infos: Mapping[StorageNodeID, Info], now: float = 0.0) -> World:
@@ -139,6 +142,16 @@ class World:
         view = self.views.get(snid)
         answer = view.answer if view is not None else None
         return snid in self.replicas(lsid) or (answer is not None and self._is_after_change(answer, lsid))
+
+    def copied(self, snid: StorageNodeID, lsid: LogStreamID) -> ChainCopied | None:
+        """How far a replica is that copies the tail of a chain, if it has told so since the chain is as it is."""
+        replica = self.replica(snid, lsid)
+        return self._copies.get((lsid, snid)) if replica is not None and replica.source else None
+
+    def reached(self, snid: StorageNodeID, lsid: LogStreamID) -> int:
+        """Up to where a replica outside of the set has what those in it have, as far as can be told."""
+        copied = self.copied(snid, lsid)
+        return copied.copied if copied is not None else self.replicas(lsid)[snid].committed_end
 
     def _is_after_change(self, info: Info, lsid: LogStreamID) -> bool:
         return info.request > self._changed.get(lsid, -1)
@@ -226,6 +239,10 @@ class Sight(Enum):
     BEHIND = auto()
     """(log stream, node, committed end): a sound replica outside of the set lacks something; dated anew whenever it
     gets on."""
+    UNPROJECTED = auto()
+    """(log stream): it is registered, and no position goes there."""
+    AHEAD = auto()
+    """(log stream, epoch): a replica of a chain has promised a greater epoch than the projection's."""
 
 
 Key = tuple[Sight, *tuple[int, ...]]
@@ -257,7 +274,7 @@ def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
         case StreamStatus.UNSEALING:
             yield Sight.UNSEALING, stream.lsid, stream.epoch
         case StreamStatus.CHAINED:
-            pass  # its topic's projection says how it is
+            yield from _sights_of_chain(world, stream)
         case StreamStatus.RUNNING:
             yield Sight.STILL, stream.lsid, stream.llsn_end
             known = world.replicas(stream.lsid)
@@ -270,6 +287,18 @@ def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
                         yield Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end
             if _is_whole(world, stream):
                 yield Sight.WHOLE, stream.lsid, stream.epoch
+
+
+def _sights_of_chain(world: World, stream: StreamInfo) -> Iterator[Key]:
+    topic = world.topics.get(stream.tpid)
+    projection = topic.projection if topic is not None else None
+    if projection is None or stream.lsid not in projection.stripes[-1].lsids:
+        yield Sight.UNPROJECTED, stream.lsid
+    ahead = max((r.epoch for r in world.replicas(stream.lsid).values() if r.healthy), default=Epoch(0))
+    if ahead > stream.epoch:
+        yield Sight.AHEAD, stream.lsid, ahead
+    if _is_whole(world, stream):
+        yield Sight.WHOLE, stream.lsid, stream.epoch
 
 
 def _is_whole(world: World, stream: StreamInfo) -> bool:
@@ -295,8 +324,15 @@ def _sights_of_replicas(world: World, stream: StreamInfo) -> Iterator[Key]:
     for snid, replica in known.items():
         if not replica.healthy:
             yield Sight.UNHEALTHY, stream.lsid, snid
-        elif snid not in stream.replicas and replica.committed_end < stream.llsn_end:
-            yield Sight.BEHIND, stream.lsid, snid, replica.committed_end
+        elif snid not in stream.replicas and _is_behind(world, stream, snid, replica):
+            yield Sight.BEHIND, stream.lsid, snid, world.reached(snid, stream.lsid)
+
+
+def _is_behind(world: World, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> bool:
+    if stream.status is not StreamStatus.CHAINED:
+        return replica.committed_end < stream.llsn_end
+    copied = world.copied(snid, stream.lsid)
+    return copied is None or not copied.is_complete
 
 
 class Suspicion(NamedTuple):
@@ -415,7 +451,8 @@ class Memory:
         yield from self._slow(world, stream)
         wanted = len(stream.replicas) < world.factor(stream) or stream.joining
         for snid in known.keys() - stream.replicas if wanted else ():
-            if self.has_lasted(STUCK_AFTER, world.now, Sight.BEHIND, stream.lsid, snid, known[snid].committed_end):
+            reached = world.reached(snid, stream.lsid)
+            if self.has_lasted(STUCK_AFTER, world.now, Sight.BEHIND, stream.lsid, snid, reached):
                 yield snid, Epoch(0), f"copied nothing for {STUCK_AFTER:.0f} s"
 
     def _missed(self, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch]]:

@@ -25,7 +25,7 @@ class Asking:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def ask(self, connection: Connection, message: Message) -> Message:
+    async def ask(self, connection: Connection, message: Message, seconds: float = ANSWER_SECONDS) -> Message:
         """Send a request and wait for its answer."""
         what, whom = type(message).__name__, connection.remote
         request: int = message.request  # type: ignore[attr-defined]
@@ -34,10 +34,10 @@ class Asking:
         try:
             if not connection.send(message):
                 raise errors.Unreachable(f"{whom} takes no more at the moment")
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(seconds):
                 return await answer
         except TimeoutError:
-            raise errors.DeadlineExceeded(f"{whom} did not answer {what} within {ANSWER_SECONDS:g} s") from None
+            raise errors.DeadlineExceeded(f"{whom} did not answer {what} within {seconds:g} s") from None
         finally:
             del self._waiting[request]
 

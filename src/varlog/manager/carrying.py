@@ -48,8 +48,8 @@ class Carrier:
         """The log streams that were given an id in a conversation that is not over."""
         return frozenset(lsid for lsids in self._making.values() for lsid in lsids)
 
-    async def run(self, conversation: Conversation) -> int:
-        """Carry a conversation to its end; what it returns, or raises."""
+    async def run(self, conversation: Conversation, seconds: float = ANSWER_SECONDS) -> int:
+        """Carry a conversation to its end; what it returns, or raises. Every answer is waited for that long."""
         self._making[conversation] = set()
         answers: Sequence[Answer] | None = None
         try:
@@ -57,7 +57,7 @@ class Carrier:
                 requests = conversation.send(answers)  # type: ignore[arg-type]  # the first one is None
                 if not requests:
                     await asyncio.sleep(PAUSE_SECONDS * (1 + random.random()))
-                answers = await asyncio.gather(*(self._ask(address, message) for address, message in requests))
+                answers = await asyncio.gather(*(self._ask(to, message, seconds) for to, message in requests))
                 for (_, message), answer in zip(requests, answers, strict=True):
                     if isinstance(message, CreateStream) and isinstance(answer, Decided) and not answer.code:
                         self._making[conversation].add(LogStreamID(answer.value))
@@ -67,22 +67,22 @@ class Carrier:
         finally:
             del self._making[conversation]
 
-    async def _ask(self, address: Address, message: Message) -> Answer:
+    async def _ask(self, address: Address, message: Message, seconds: float) -> Answer:
         """The answer to a request, or why there is none."""
         try:
             for start, role in _DIALLED.items():
                 if address.startswith(start):
-                    return await self._ask_once(address.removeprefix(start), role, message)
-            return await self.asking.ask(self._reach(address), message)
+                    return await self._ask_once(address.removeprefix(start), role, message, seconds)
+            return await self.asking.ask(self._reach(address), message, seconds)
         except errors.VarlogError as error:
             return error
 
-    async def _ask_once(self, location: str, role: Role, message: Message) -> Message:
+    async def _ask_once(self, location: str, role: Role, message: Message, seconds: float) -> Message:
         """Over a connection that is there for this question."""
         asking = Asking()
-        connection = await dial(location, self._identity, role, self._credentials, asking, timeout=ANSWER_SECONDS)
+        connection = await dial(location, self._identity, role, self._credentials, asking, timeout=seconds)
         try:
-            answer = await asking.ask(connection, message)
+            answer = await asking.ask(connection, message, seconds)
             if isinstance(answer, Info):
                 check_own(connection, answer)
             return answer

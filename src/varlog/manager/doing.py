@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from varlog.core.address import Address
 from varlog.core.manager import Step
-from varlog.core.messages import Message
 
 AGAIN_AFTER: Final = 0.5
 LATER_AFTER: Final = 2.0
@@ -38,7 +36,7 @@ class Doing:
     """See the module's text."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Address, Message | str], _Known] = {}
+        self._known: dict[object, _Known] = {}
         self.sent: Counter[str] = Counter()
         """How many requests of each kind there were."""
         self._looked = 0.0
@@ -53,7 +51,8 @@ class Doing:
                 known = self._known[step.key] = _Known(now)
             known.seen, known.sentence = now, step.sentence
             pause = AGAIN_AFTER if now - known.since < LONG else LATER_AFTER
-            if is_new or (step.message is not None and now - known.sent >= pause):
+            is_to_do = step.message is not None or step.reconfigure is not None
+            if is_new or (is_to_do and now - known.sent >= pause):
                 known.sent = now
                 if step.message is not None:
                     known.request = step.message.request  # type: ignore[attr-defined]

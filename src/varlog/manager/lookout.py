@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from varlog.core.messages import Info, Metadata, ReplicaInfo, ReplicaReply, StreamInfo
+from varlog.core.messages import ChainCopied, Info, Metadata, ReplicaInfo, ReplicaReply, StreamInfo
 from varlog.core.world import NodeView, World
 from varlog.types import LLSN, LogStreamID, ReplicaState, StorageNodeID
 
@@ -27,6 +27,8 @@ class Lookout:
         """The last number that was given when the metadata showed each log stream as it is now."""
         self._replies: dict[tuple[StorageNodeID, LogStreamID], tuple[int, ReplicaInfo]] = {}
         """What replicas have answered since their nodes did, and the number of the request."""
+        self._copies: dict[tuple[StorageNodeID, LogStreamID], ChainCopied] = {}
+        """How far replicas are that copy the tail of a chain, as they told last."""
         self._metadata_heard = 0.0
         self._heard: dict[StorageNodeID, float] = {}
         self._awaited: set[StorageNodeID] = set()
@@ -44,6 +46,11 @@ class Lookout:
         self._heard = {snid: self._heard.get(snid, now) for snid in registered}
         self._awaited &= registered
         self._replies = {key: reply for key, reply in self._replies.items() if key[0] in registered}
+        self._copies = {
+            key: copied
+            for key, copied in self._copies.items()
+            if key[0] in registered and copied.request > self._changed.get(key[1], copied.request)
+        }
         return len(same) < max(len(before), len(metadata.streams))
 
     def on_asked(self, snid: StorageNodeID) -> None:
@@ -78,6 +85,13 @@ class Lookout:
         if reply.state is ReplicaState.RUNNING:
             known = msgspec.structs.replace(known, suspect=StorageNodeID(0), source=StorageNodeID(0))
         self._replies[reply.snid, reply.lsid] = (reply.request, known)
+        return True
+
+    def on_copied(self, copied: ChainCopied) -> bool:
+        """A replica has told how far it is with its copy of a chain's tail. False if it refused that."""
+        if copied.code or copied.snid not in self._heard:
+            return False
+        self._copies[copied.snid, copied.lsid] = copied
         return True
 
     def on_closed(self, snid: StorageNodeID) -> None:
@@ -127,6 +141,7 @@ class Lookout:
             making=making,
             changed=self._changed,
             replies=replies,
+            copies=self._copies.values(),
         )
 
 

@@ -64,7 +64,9 @@ from varlog.core.messages import (
     Unseal,
     UnsealStream,
 )
+from varlog.core.reconfiguring import reconfigure
 from varlog.core.registration import Registrar
+from varlog.core.steps import Reconfigure
 from varlog.core.world import Memory, World
 from varlog.daemon import logs
 from varlog.daemon.config import ManagerConfig
@@ -74,6 +76,7 @@ from varlog.manager.asking import ANSWER_SECONDS
 from varlog.manager.carrying import Carrier, check_own
 from varlog.manager.doing import Doing
 from varlog.manager.lookout import Lookout
+from varlog.manager.reconfiguring import Reconfigurations
 from varlog.types import ClusterID, StorageNodeID, Version
 from varlog.wire.connection import Connection
 from varlog.wire.credentials import Credentials, FileCredentials
@@ -99,6 +102,8 @@ GATHERING: Final = 0.02
 """For so long answers are waited for that belong together."""
 FRESH: Final = 1.5
 """A node that has not answered for so long is not counted on by operators' requests."""
+RECONFIGURING: Final = 2.0
+"""So long each answer is waited for when a topic is reconfigured: nobody appends to it meanwhile."""
 
 _HOLDS_UP: Final = (SealStream, Seal, UnsealStream, Unseal, RunStream)
 """While these are under way a log stream takes no appends."""
@@ -143,6 +148,7 @@ class ManagerServer:
         self._lookout = Lookout()
         self._memory = Memory()
         self._doing = Doing()
+        self._reconfigurations = Reconfigurations()
         self._timer: asyncio.TimerHandle | None = None
         self._due = self._loop.time()
         """When the next look is to be."""
@@ -280,10 +286,12 @@ class ManagerServer:
         elif isinstance(message, Info):
             check_own(connection, message)
             self._on_info(message)
-        if not self._carrier.asking.answers(connection, message) and isinstance(
-            message, Decided | ReplicaReply | SyncReply
-        ):
+        if self._carrier.asking.answers(connection, message):
+            return
+        if isinstance(message, Decided | ReplicaReply | SyncReply):
             self._on_done(message)
+        elif isinstance(message, ChainCopied) and self._lookout.on_copied(message):
+            self._act()
 
     def on_turn(self, connection: Connection) -> None:
         pass
@@ -431,6 +439,22 @@ class ManagerServer:
                 self._renew(step.message.snid)
             elif step.message is not None:
                 self.peers.send(step.address, step.message)
+            elif step.reconfigure is not None and self._reconfigurations.begin(step.reconfigure, world.now):
+                self._begin(self._reconfigure(step.reconfigure))
+
+    async def _reconfigure(self, wanted: Reconfigure) -> None:
+        self._doing.sent[Reconfigure.__name__] += 1
+        try:
+            conversation = reconfigure(self._request, wanted.tpid, wanted.change)
+            epoch = await self._carrier.run(conversation, RECONFIGURING)
+        except errors.VarlogError as error:
+            self._log.warning("a topic could not be reconfigured", tpid=wanted.tpid, reason=str(error))
+        else:
+            self._log.info("a topic was reconfigured", tpid=wanted.tpid, epoch=epoch)
+        finally:
+            self._reconfigurations.end(wanted, self._loop.time())
+        self._stir()
+        self._look()
 
     def _on_done(self, message: Decided | ReplicaReply | SyncReply) -> None:
         answers_registration = message.request == self._registration
