@@ -27,7 +27,8 @@ def test_a_topic_is_made_listed_described_and_removed(shell: Shell) -> None:
     (listed,) = [record for record in shell.run("topic", "list", "--json").records if record["name"] == "orders"]
     assert_documented(manual_cluster.TOPIC_LIST, listed)
     expected = {"id": made["id"], "name": "orders", "first": 1, "high_watermark": 0, "log_streams": 2}
-    assert listed == expected | {"replication_factor": 2, "min_replicas": 2, "archive": ""}
+    expected |= {"replication_factor": 2, "min_replicas": 2, "archive": ""}
+    assert listed == expected | {"ordering": "commit", "epoch": 0, "sequencer": "", "start": 0, "block": 0}
     described = shell.run("topic", "describe", "orders", "--json").record
     assert_documented(manual_cluster.TOPIC_DESCRIBE, described, manual_cluster.TOPIC_LIST)
     assert [stream["status"] for stream in described["streams"]] == ["RUNNING", "RUNNING"]
@@ -48,6 +49,45 @@ def test_a_topic_may_begin_at_a_later_position(shell: Shell) -> None:
     assert shell.run("append", "--topic", "later", "x", "--json").record["glsn"] == 1001
     assert shell.run("topic", "remove", "later").code == 0
     assert shell.run("topic", "add", "wrong", "--first", "0").code == 2
+
+
+def test_a_topic_that_a_sequencer_orders_is_made_listed_described_and_removed(shell: Shell) -> None:
+    made = shell.run("topic", "add", "moves", "--ordering", "sequencer", "--streams", "2", "--block", "3", "--json")
+    assert made.record["topic"] == "moves"
+    for batch in ("abc", "def", "ghi"):
+        assert shell.run("append", "--topic", "moves", *batch).code == 0
+    (listed,) = [record for record in shell.run("topic", "list", "--json").records if record["name"] == "moves"]
+    assert_documented(manual_cluster.TOPIC_LIST, listed)
+    assert (listed["ordering"], listed["epoch"], listed["block"], listed["start"]) == ("sequencer", 1, 3, 1)
+    assert (listed["high_watermark"], listed["min_replicas"]) == (9, 1)
+    assert listed["sequencer"]
+    described = shell.run("topic", "describe", "moves", "--json").record
+    assert_documented(manual_cluster.TOPIC_DESCRIBE, described["streams"][0], manual_cluster.STREAM_LIST)
+    for stream in described["streams"]:
+        assert (stream["status"], stream["epoch"]) == ("CHAINED", 1)
+        assert (stream["head"], stream["tail"]) == (stream["replicas"][0], stream["replicas"][-1])
+    assert {stream["last_glsn"] for stream in described["streams"]} == {6, 9}
+    told = shell.run("topic", "describe", "moves").text
+    assert f"topic moves: sequencer at {listed['sequencer']}, epoch 1, from position 1 on" in told
+    assert "3 at a time" in told
+    assert " > ".join(map(str, described["streams"][0]["replicas"])) in told
+
+    state = shell.run("status", "--json").record
+    (sequencer,) = state["sequencers"]
+    assert_documented(manual.STATUS, sequencer)
+    assert sequencer == {"address": listed["sequencer"], "topics": ["moves"]}
+    assert {stream["last_glsn"] for stream in state["streams"] if stream["topic"] == "moves"} == {6, 9}
+    told = shell.run("status").text
+    assert "topic moves: sequencer at " in told
+    assert all(len(line) <= 80 for line in told.splitlines() if not line.startswith("the manager: "))
+    assert shell.run("topic", "remove", "moves", "--json").record == {"topic": "moves", "removed": True}
+
+
+def test_an_ordering_that_is_none_and_blocks_of_a_topic_without_any_are_refused(shell: Shell) -> None:
+    assert shell.run("topic", "add", "wrong", "--ordering", "alphabetical").code == 2
+    refused = shell.run("topic", "add", "wrong", "--block", "3", "--json").failure
+    assert (refused["error"], refused["happened"]) == ("InvalidArgument", False)
+    assert "wrong" not in {record["name"] for record in shell.run("topic", "list", "--json").records}
 
 
 def test_a_topic_that_is_made_takes_appends_at_once(shell: Shell, topic: str) -> None:

@@ -15,7 +15,7 @@ from varlog.cli.watching import Look, screen
 NODE = NodeState(1, "10.0.0.1:9091", "ok", True, "", 0.0, 3, 50_000_000_000, 100_000_000_000)
 AWAY = NodeState(2, "10.0.0.2:9091", "does not answer", False, "refused", 12.0, 1, 0, 0)
 STREAM = StreamState(
-    1, "orders", "RUNNING", 4, 1, (1, 2, 3), 501, 500, False, 0, 0, 0, 0, wanted=3, behind=0, waiting=0, copies=[]
+    1, "orders", "RUNNING", 4, 1, (1, 2, 3), 501, 500, False, 0, 0, 0, 0, 0, 0, wanted=3, behind=0, waiting=0, copies=[]
 )  # fmt: skip
 STATE = ClusterState(
     True, 17, "10.0.0.9:9093", True, [], [], [], [NODE], [TopicRecord(1, "orders", 1, 500, 1, 3, 2)], [STREAM]
@@ -47,6 +47,14 @@ def test_a_cluster_that_is_well() -> None:
     assert "12,346" in shown, "how fast the topic grows"
     assert "1*, 2, 3" in shown
     assert "the manager has nothing to do" in shown
+
+
+def test_a_chain_is_well_too_and_shown_from_head_to_tail() -> None:
+    chain = msgspec.structs.replace(STREAM, status="CHAINED", replicas=(3, 1, 2), head=3, tail=2)
+    away = msgspec.structs.replace(STREAM, id=7, replicas=(1, 2))
+    lines = drawn(look_at(changed(streams=[chain, away])))
+    at = [number for number, line in enumerate(lines) if "3 > 1 > 2" in line or "1*, 2 " in line]
+    assert "3 > 1 > 2" in lines[at[-1]], "who is not well comes first"
 
 
 def test_who_is_away_and_since_when() -> None:

@@ -1,4 +1,4 @@
-"""The metadata repository and a topic that a sequencer orders: proposals, the epoch that confirms a peek, who is told."""
+"""The metadata repository and a sequencer's topics: proposals, a confirmed epoch, which node is told what."""
 
 from __future__ import annotations
 

@@ -220,9 +220,10 @@ STATUS: Final = Page(
 
 Nodes and whether they answer, topics and how far they go, log streams with
 their states, how many replicas they have of how many they should (the primary
-has a star), how far replicas are behind, copies under way, and what the manager
-has been doing. Of several metadata repositories it shows which one leads. It
-asks all of them and every node, and tells of those that do not answer.
+has a star; a chain is written from head to tail), how far replicas are behind,
+copies under way, and what the manager has been doing. Of several metadata
+repositories it shows which one leads, of topics with a sequencer where that is.
+It asks all repositories and every node, and tells of those that do not answer.
 
 With --watch it looks again and again until Ctrl-C, every second or as often as
 it says; in a pipe it prints one status after the other.
@@ -245,7 +246,7 @@ source, copied, of), leader (the metadata repository that leads), term,
 repositories (address, role, error, term, leader, leader_silent: seconds, lag:
 seconds that a decision has been waiting for the store, nodes: how many it
 hears, store: name, endpoint, release, round_trip: seconds, total_bytes,
-used_bytes and error).
+used_bytes and error), sequencers (address, topics: those it orders).
 """,
 )
 

@@ -26,6 +26,10 @@ The command returns when the topic takes appends.
   one whose first entry is to have position 1,001:
     varlog topic add restored --first 1001
 
+  one whose positions come from a sequencer, before entries are written:
+    varlog topic add moves --ordering sequencer
+    varlog topic add trades --ordering sequencer --streams 4 --block 1000
+
 JSON: topic, id.
 """,
 )
@@ -38,7 +42,9 @@ TOPIC_LIST: Final = Page(
 
 JSON: an object for each topic: id, name, first, high_watermark, log_streams,
 replication_factor, min_replicas, archive (where what was trimmed can be read,
-empty if nowhere).
+empty if nowhere), ordering (commit or sequencer); and if a sequencer orders it:
+epoch (of its projection), sequencer (its address), start (the first position of
+that epoch), block (consecutive positions in one log stream).
 """,
 )
 TOPIC_DESCRIBE: Final = Page(
@@ -121,7 +127,7 @@ STREAM_LIST: Final = Page(
 JSON: an object for each log stream: id, topic, status, epoch, primary,
 replicas (ids of nodes), llsn_end, last_glsn, held (kept sealed by an operator),
 joining and leaving (nodes; 0 for none), lost_begin and lost_end (of what was
-declared lost; 0 for nothing).
+declared lost; 0 for nothing), head and tail (nodes, of a chain; else 0).
 """,
 )
 STREAM_DESCRIBE: Final = Page(

@@ -5,6 +5,8 @@ The names of the fields are part of the interface: scripts read them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -12,6 +14,11 @@ import msgspec
 from varlog.cli.output import Column, size_of
 from varlog.core.messages import Info, Metadata, ReplicaInfo, StreamInfo, TopicInfo
 from varlog.errors import VarlogError
+from varlog.types import StreamStatus
+
+Infos = Mapping[int, Info]
+"""What nodes say of themselves, by id."""
+NO_INFOS: Final[Infos] = MappingProxyType({})
 
 
 class TopicRecord(msgspec.Struct):
@@ -26,10 +33,20 @@ class TopicRecord(msgspec.Struct):
     min_replicas: int
     archive: str = ""
     """Where what was trimmed can be read; empty if nowhere."""
+    ordering: str = "commit"
+    epoch: int = 0
+    """Of the projection, if a sequencer orders it; 0 before there is one."""
+    sequencer: str = ""
+    """The address of that sequencer,"""
+    start: int = 0
+    """the first position that it gave out in this epoch,"""
+    block: int = 0
+    """and how many consecutive positions lie in one log stream."""
 
 
 TOPIC_COLUMNS: Final = (
     Column("topic"),
+    Column("ordering"),
     Column("first", right=True),
     Column("high watermark", right=True),
     Column("log streams", right=True),
@@ -38,17 +55,35 @@ TOPIC_COLUMNS: Final = (
 )
 
 
-def topic_record(topic: TopicInfo, metadata: Metadata) -> TopicRecord:
+def topic_record(topic: TopicInfo, metadata: Metadata, infos: Infos = NO_INFOS) -> TopicRecord:
+    """How far a topic is that a sequencer orders, only its storage nodes know."""
+    ends = [chain_end(stream, infos) for stream in metadata.streams if stream.tpid == topic.tpid]
+    projection = topic.projection
     return TopicRecord(
         id=topic.tpid,
         name=topic.name,
         first=topic.trim + 1,
-        high_watermark=topic.hwm,
+        high_watermark=max(topic.hwm, *(end - 1 for end in ends), 0),
         log_streams=sum(stream.tpid == topic.tpid for stream in metadata.streams),
         replication_factor=topic.replication_factor,
         min_replicas=topic.min_replicas,
         archive=topic.archive,
+        ordering=topic.ordering.label,
+        epoch=projection.epoch if projection is not None else 0,
+        sequencer=projection.sequencer if projection is not None else "",
+        start=projection.start if projection is not None else 0,
+        block=topic.block,
     )
+
+
+def chain_end(stream: StreamInfo, infos: Infos) -> int:
+    """Where a chain ends, as its tail says, or the last of its members that answers; 0 of what is no chain."""
+    if stream.status is StreamStatus.CHAINED:
+        for snid in reversed(stream.replicas):
+            for replica in infos[snid].replicas if snid in infos else ():
+                if replica.lsid == stream.lsid:
+                    return replica.committed_end
+    return 0
 
 
 def archive_sentence(topic: TopicRecord) -> str:
@@ -56,9 +91,19 @@ def archive_sentence(topic: TopicRecord) -> str:
     return f"topic {topic.name}: what was trimmed is read from the archive at {topic.archive}" if topic.archive else ""
 
 
+def ordering_sentence(topic: TopicRecord) -> str:
+    """Who orders it, of a topic that a sequencer orders."""
+    if topic.ordering == "commit":
+        return ""
+    if not topic.epoch:
+        return f"topic {topic.name}: a sequencer is to order it, and there is no projection yet"
+    return f"topic {topic.name}: sequencer at {topic.sequencer}, epoch {topic.epoch}, from position {topic.start} on"
+
+
 def topic_row(topic: TopicRecord) -> tuple[object, ...]:
     return (
         topic.name,
+        topic.ordering,
         topic.first,
         topic.high_watermark,
         topic.log_streams,
@@ -86,6 +131,10 @@ class StreamRecord(msgspec.Struct):
     lost_begin: int
     lost_end: int
     """What it had in [lost_begin, lost_end) was declared lost; 0 if nothing was."""
+    head: int
+    """Of a chain: the node where it is written first, 0 of what is no chain,"""
+    tail: int
+    """and the one where it is read."""
 
 
 STREAM_COLUMNS: Final = (
@@ -101,7 +150,10 @@ STREAM_COLUMNS: Final = (
 )
 
 
-def stream_record(stream: StreamInfo, metadata: Metadata) -> StreamRecord:
+def stream_record(stream: StreamInfo, metadata: Metadata, infos: Infos = NO_INFOS) -> StreamRecord:
+    """How far a chain is, only its storage nodes know."""
+    end = chain_end(stream, infos)
+    is_chain = stream.status is StreamStatus.CHAINED and stream.replicas != ()
     return StreamRecord(
         id=stream.lsid,
         topic=next((topic.name for topic in metadata.topics if topic.tpid == stream.tpid), str(stream.tpid)),
@@ -109,13 +161,15 @@ def stream_record(stream: StreamInfo, metadata: Metadata) -> StreamRecord:
         epoch=stream.epoch,
         primary=stream.primary,
         replicas=stream.replicas,
-        llsn_end=stream.llsn_end,
-        last_glsn=stream.last_glsn,
+        llsn_end=max(stream.llsn_end, end),
+        last_glsn=max(stream.last_glsn, end - 1),
         held=stream.is_held,
         joining=stream.joining,
         leaving=stream.leaving,
         lost_begin=stream.lost_begin,
         lost_end=stream.lost_end,
+        head=stream.replicas[0] if is_chain else 0,
+        tail=stream.replicas[-1] if is_chain else 0,
     )
 
 
@@ -126,11 +180,16 @@ def stream_row(stream: StreamRecord) -> tuple[object, ...]:
         stream.status,
         stream.epoch,
         stream.primary or "-",
-        ", ".join(map(str, stream.replicas)) or "-",
-        stream.llsn_end - 1,
+        chain_of(stream) if stream.head else ", ".join(map(str, stream.replicas)) or "-",
+        "-" if stream.head else stream.llsn_end - 1,
         stream.last_glsn,
         stream_remarks(stream),
     )
+
+
+def chain_of(stream: StreamRecord) -> str:
+    """Its members, from head to tail."""
+    return " > ".join(map(str, stream.replicas))
 
 
 def stream_remarks(stream: StreamRecord) -> str:
@@ -254,7 +313,7 @@ def fault_of(replica: ReplicaInfo) -> str:
     return known.__name__ if known is not None else f"error {replica.fault}"
 
 
-def replicas_of(stream: StreamInfo, infos: dict[int, Info]) -> list[ReplicaRecord]:
+def replicas_of(stream: StreamInfo, infos: Infos) -> list[ReplicaRecord]:
     """Every replica of a log stream's set, in its order; `infos` holds the nodes that answered."""
     records = []
     for snid in stream.replicas:
@@ -266,7 +325,7 @@ def replicas_of(stream: StreamInfo, infos: dict[int, Info]) -> list[ReplicaRecor
     return records
 
 
-def outsiders_of(stream: StreamInfo, infos: dict[int, Info]) -> list[ReplicaRecord]:
+def outsiders_of(stream: StreamInfo, infos: Infos) -> list[ReplicaRecord]:
     """The replicas of a log stream that are not in its set: they were taken out of it, or are about to join."""
     return [
         replica_record(stream, snid, replica)

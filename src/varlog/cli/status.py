@@ -13,7 +13,7 @@ from varlog.cli.looking import Seen
 from varlog.cli.options import USUAL_CLUSTER, Cluster
 from varlog.cli.output import Column, Output, duration_of, size_of
 from varlog.cli.records import StreamRecord, TopicRecord
-from varlog.core.messages import Finding, NodeInfo, Standing, StreamInfo
+from varlog.core.messages import Finding, Metadata, NodeInfo, Standing, StreamInfo
 from varlog.core.world import Memory
 from varlog.errors import InvalidArgument
 
@@ -97,6 +97,12 @@ class CopyState(msgspec.Struct):
     """of so many."""
 
 
+class SequencerState(msgspec.Struct):
+    address: str
+    topics: list[str]
+    """Those it orders."""
+
+
 class StreamState(StreamRecord):
     wanted: int
     """How many replicas it should have."""
@@ -122,6 +128,7 @@ class ClusterState(msgspec.Struct):
     """The metadata repository that leads."""
     term: int = 0
     repositories: list[RepositoryState] = []
+    sequencers: list[SequencerState] = []
 
 
 async def status(
@@ -167,8 +174,9 @@ def state_of(examination: Examination) -> ClusterState:
         notes=[_sentence(found) for found in examination.notes],
         doing=list(examination.doing),
         nodes=[_node_state(node, examination) for node in metadata.nodes],
-        topics=[records.topic_record(topic, metadata) for topic in metadata.topics],
+        topics=[records.topic_record(topic, metadata, seen.infos) for topic in metadata.topics],
         streams=[_stream_state(stream, seen) for stream in metadata.streams],
+        sequencers=[_sequencer_state(info.address, metadata) for info in metadata.sequencers],
     )
 
 
@@ -215,6 +223,11 @@ def _node_state(node: NodeInfo, examination: Examination) -> NodeState:
     )
 
 
+def _sequencer_state(address: str, metadata: Metadata) -> SequencerState:
+    orders = {topic.name: topic.projection.sequencer for topic in metadata.topics if topic.projection is not None}
+    return SequencerState(address, [name for name, sequencer in orders.items() if sequencer == address])
+
+
 def _stream_state(stream: StreamInfo, seen: Seen) -> StreamState:
     replicas = records.replicas_of(stream, seen.infos)
     topic = next((topic for topic in seen.metadata.topics if topic.tpid == stream.tpid), None)
@@ -225,7 +238,7 @@ def _stream_state(stream: StreamInfo, seen: Seen) -> StreamState:
         if replica.lsid == stream.lsid and replica.source
     ]
     return StreamState(
-        **msgspec.structs.asdict(records.stream_record(stream, seen.metadata)),
+        **msgspec.structs.asdict(records.stream_record(stream, seen.metadata, seen.infos)),
         wanted=topic.replication_factor if topic is not None else len(stream.replicas),
         behind=max((replica.behind for replica in replicas), default=0),
         waiting=max((replica.waiting for replica in replicas), default=0),
@@ -249,8 +262,9 @@ def show(output: Output, state: ClusterState) -> None:
     output.table(_NODE_COLUMNS, map(node_row, state.nodes))
     output.line()
     output.table(records.TOPIC_COLUMNS, map(records.topic_row, state.topics))
-    for sentence in filter(None, map(records.archive_sentence, state.topics)):
-        output.line(sentence)
+    for topic in state.topics:
+        for sentence in filter(None, (records.ordering_sentence(topic), records.archive_sentence(topic))):
+            output.line(sentence)
     output.line()
     output.table(_STREAM_COLUMNS, map(stream_row, state.streams))
     for stream in state.streams:
@@ -289,6 +303,8 @@ def node_row(node: NodeState) -> tuple[object, ...]:
 
 def stream_row(stream: StreamState) -> tuple[object, ...]:
     replicas = ", ".join(f"{snid}*" if snid == stream.primary else str(snid) for snid in stream.replicas)
+    if stream.head:
+        replicas = records.chain_of(stream)
     return (
         stream.id,
         stream.topic,

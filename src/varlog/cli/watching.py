@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from varlog import Admin
 
-_STATUS_STYLES: Final = {"RUNNING": "green", "ABORTED": "red"}
+_STATUS_STYLES: Final = {"RUNNING": "green", "CHAINED": "green", "ABORTED": "red"}
 _BAR_WIDTH: Final = 24
 _PROBLEMS: Final = 6
 _SENTENCES: Final = 5
@@ -225,7 +225,7 @@ def _streams(state: ClusterState, most: int) -> Table:
 
 
 def _is_well(stream: StreamState) -> bool:
-    return stream.status == "RUNNING" and len(stream.replicas) >= stream.wanted and not stream.copies
+    return stream.status in ("RUNNING", "CHAINED") and len(stream.replicas) >= stream.wanted and not stream.copies
 
 
 def _bars(look: Look, stream: StreamState) -> Iterator[str]:
