@@ -52,13 +52,23 @@ class ChainTopic:
         )
         self.mend = mend = self.mending.mend
         self.prefix = session.enroll(
-            lambda new: Prefix(tpid, routing, new, send, mend, complain, fill_after=fill_after), self._abandon_reaches
+            lambda new: Prefix(
+                tpid, routing, new, send, mend, complain, fill_after=fill_after, wake_at=self._wake_prefix_at
+            ),
+            self._abandon_reaches,
         )
         self.reads = session.enroll(lambda new: ChainReads(tpid, routing, new, send, complain), self._abandon_reads)
         session.enroll(lambda _: self, _nothing)
 
     def _abandon_reaches(self, error: errors.VarlogError) -> None:
         self.prefix.abandon(error)
+
+    def _wake_prefix_at(self, at: float) -> None:
+        self.session.loop.call_at(at, self._wake_prefix)
+
+    def _wake_prefix(self) -> None:
+        if self.session.closed is None:
+            self.prefix.tick(self.session.loop.time())
 
     def _abandon_reads(self, error: errors.VarlogError) -> None:
         self.reads.abandon(error)

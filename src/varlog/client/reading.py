@@ -120,6 +120,7 @@ class Feed:
                 self._chained.mend,
                 self._chained.complain,
                 fill_after=self._chained.fill_after,
+                wake_at=self._wake_at,
                 reply_bytes=self._reply_bytes,
             )
         return subscribing.Subscription(
@@ -161,6 +162,16 @@ class Feed:
         if self._held > limits.CLIENT_READ_AHEAD_BYTES:
             self._core.pause()
         self._wake()
+
+    def _wake_at(self, at: float) -> None:
+        """The core has something to do then, and not only at the next tick."""
+        self._session.loop.call_at(at, self._on_time)
+
+    def _on_time(self) -> None:
+        if not self._ended:
+            self._core.tick(self._session.loop.time())
+            if self._core.wants_metadata:
+                self._session.refresh()
 
     def _on_end(self, error: errors.VarlogError | None) -> None:
         self._ended = True

@@ -46,8 +46,9 @@ class Prefix(Frontiers):
         complain: Complain,
         *,
         fill_after: float = limits.FILL_AFTER_SECONDS,
+        wake_at: Callable[[float], None] | None = None,
     ) -> None:
-        super().__init__(tpid, routing, new_request, send, mend, complain, fill_after)
+        super().__init__(tpid, routing, new_request, send, mend, complain, fill_after, wake_at)
         self.verified = GLSN(0)
         """Everything up to here is written, junk, or trimmed."""
         self._reaches: list[Reach] = []

@@ -44,10 +44,11 @@ class ChainSubscription(Delivery, Frontiers):
         complain: Complain,
         *,
         fill_after: float = limits.FILL_AFTER_SECONDS,
+        wake_at: Callable[[float], None] | None = None,
         reply_bytes: int = limits.SCAN_REPLY_BYTES,
     ) -> None:
         Delivery.__init__(self, tpid, begin, end, routing, deliver, on_end)
-        Frontiers.__init__(self, tpid, routing, new_request, send, mend, complain, fill_after)
+        Frontiers.__init__(self, tpid, routing, new_request, send, mend, complain, fill_after, wake_at)
         self._reply_bytes = reply_bytes
         """How much one read brings, and how much is held of a log stream that is ahead of the others."""
         self._stuck: dict[LogStreamID, GLSN] = {}

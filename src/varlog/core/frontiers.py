@@ -3,8 +3,9 @@
 A position is written when its chain's tail has it (S4). Of each log stream the *frontier* is the first of its positions
 that was not seen written. What is seen unwritten while something above it is written, in whichever log stream, or is
 known to have been given out, is a *gap*: somebody is about to write it, or has died before (S9). A gap is waited for as
-long as the application says. Then the tail is looked at once more, and what is still missing is handed to `mend`, which
-repairs or fills it (S5, `mending`). So many gaps are mended after one interval, not after one each.
+long as the application says, and then handed to `mend`, which repairs or fills it (S5, `mending`). That the frontier is
+still missing then is known, because a read waits there. Of what lies beyond, the tail is asked first. So many gaps are
+mended after one interval, not after one each.
 
 What is asked of a tail carries the projection's epoch. A tail of another epoch, or one that does not answer, is
 complained of (`trouble`) and asked again when there is another projection, or when it is back.
@@ -30,6 +31,8 @@ READ_TIMEOUT: Final = 6.0
 """Longer than a replica waits for something to tell."""
 LOOK_EVERY: Final = 2.0
 """A tail that has not answered for so long is looked at: does it hang, or has it nothing to tell?"""
+LOOK_SHARE: Final = 0.25
+"""And one that has a gap, after this part of the time for which gaps are waited for."""
 ASK_AGAIN: Final = 0.05
 MEND_AGAIN: Final = 0.5
 REFRESH_EVERY: Final = 0.25
@@ -41,11 +44,12 @@ Mend = Callable[[GLSN, int, float], None]
 
 
 class Gap(NamedTuple):
-    """Positions of one block that are missing, and since when that is known."""
+    """Positions of one block that are missing, since when that is known, and when `mend` was last called for them."""
 
     begin: GLSN
     end: GLSN
     since: float
+    mended: float = float("-inf")
 
 
 class Question(NamedTuple):
@@ -67,7 +71,6 @@ class Frontier:
         "look",
         "looked",
         "lsid",
-        "mended",
         "not_before",
         "position",
         "question",
@@ -83,7 +86,7 @@ class Frontier:
         self.question: Question | None = None
         self.look: Question | None = None
         """A second question, which is answered at once."""
-        self.looked = self.mended = self.not_before = float("-inf")
+        self.looked = self.not_before = float("-inf")
         self.seen = 0
         """How many writes the tail had taken when it answered last."""
 
@@ -114,7 +117,7 @@ class Frontier:
                 if gap.begin < end and at < gap.end:
                     if at < gap.begin:
                         gaps.append(Gap(at, gap.begin, now))
-                    gaps.append(Gap(max(at, gap.begin), min(end, gap.end), gap.since))
+                    gaps.append(Gap(max(at, gap.begin), min(end, gap.end), gap.since, gap.mended))
                     at = gaps[-1].end
             if at < end:
                 gaps.append(Gap(at, end, now))
@@ -154,6 +157,7 @@ class Frontiers:
         mend: Mend,
         complain: Complain,
         fill_after: float,
+        wake_at: Callable[[float], None] | None,
     ) -> None:
         self._tpid = tpid
         self._routing = routing
@@ -162,6 +166,9 @@ class Frontiers:
         self._mend = mend
         self._complaints = Complaints(complain)
         self._fill_after = fill_after
+        self._wake_at = wake_at
+        """Lets `tick` be called at a time."""
+        self._waking: float | None = None
         self._projection: Projection | None = None
         self._tails: dict[LogStreamID, StorageNodeID] = {}
         self._frontiers: dict[LogStreamID, Frontier] = {}
@@ -256,19 +263,45 @@ class Frontiers:
             late = next((q for q in (frontier.question, frontier.look) if q and now - q.since > q.limit), None)
             if late is not None:
                 self._fail(frontier, late.node, errors.DeadlineExceeded.code, 0, now)
-            elif frontier.look is None and now >= frontier.not_before and self._is_look_due(frontier, now):
-                self._look(frontier, now)
+            elif now >= frontier.not_before:
+                self._mend_frontier(frontier, now)
+                if frontier.look is None and self._is_look_due(frontier, now):
+                    self._look(frontier, now)
         self._advance(now)
         if self._projection is None and now - self._refreshed > REFRESH_EVERY:
             self.wants_metadata = True
+        if self._waking is not None and now >= self._waking:
+            self._waking = None
+            self._wake(now)
+
+    def _wake(self, now: float) -> None:
+        """Have the next gap mended in time."""
+        if self._wake_at is None:
+            return
+        dues = (gap.since + self._fill_after for frontier in self._frontiers.values() for gap in frontier.gaps)
+        due = min((due for due in dues if due > now), default=None)
+        if due is not None and (self._waking is None or due < self._waking):
+            self._waking = due
+            self._wake_at(due)
+
+    def _mend_frontier(self, frontier: Frontier, now: float) -> None:
+        first = frontier.gaps[0] if frontier.gaps else None
+        if first is not None and frontier.is_unwritten and frontier.question and first.begin == frontier.position:
+            self._mend_due(frontier, first.end, now)
 
     def _is_look_due(self, frontier: Frontier, now: float) -> bool:
         if frontier.question is not None and now - max(frontier.question.since, frontier.looked) >= LOOK_EVERY:
             return True
-        return now - frontier.mended >= MEND_AGAIN and any(self._is_due(gap, now) for gap in frontier.gaps)
+        if not frontier.gaps:
+            return False
+        # What goes missing while the first gap is waited for has its own interval, from when it is seen on.
+        pause = self._fill_after * LOOK_SHARE
+        is_time = now - frontier.gaps[0].since >= pause and now - frontier.looked >= pause
+        return is_time or any(self._is_due(gap, now) for gap in frontier.gaps)
 
     def _is_due(self, gap: Gap, now: float) -> bool:
-        return now - gap.since >= self._fill_after and gap.begin < self._until()
+        has_waited = now - gap.since >= self._fill_after and now - gap.mended >= MEND_AGAIN
+        return has_waited and gap.begin < self._until()
 
     # Questions and answers
 
@@ -341,6 +374,7 @@ class Frontiers:
             if frontier.is_unwritten and not frontier.gaps and frontier.position < end:
                 block_end = self._projection.block_end(frontier.position)
                 frontier.gaps.append(Gap(frontier.position, min(end, block_end), now))
+                self._wake(now)
 
     def _examine(self, frontier: Frontier, written: Iterable[tuple[int, int]], upto: GLSN, now: float) -> None:
         """The tail has told all that is written from the frontier up to a position; NEVER: all there is. What has been
@@ -352,8 +386,13 @@ class Frontiers:
             upto = found[-1][1]
         frontier.note(found, upto, now)
         self._on_looked(frontier, upto)
-        if now - frontier.mended >= MEND_AGAIN:
-            for gap in frontier.gaps:
-                if gap.begin < upto and self._is_due(gap, now):
-                    frontier.mended = now
-                    self._mend(gap.begin, gap.end - gap.begin, now)
+        self._mend_due(frontier, upto, now)
+        if found:
+            self._wake(now)
+
+    def _mend_due(self, frontier: Frontier, upto: GLSN, now: float) -> None:
+        """Mend what begins below a position and has been missing for long enough."""
+        for number, gap in enumerate(frontier.gaps):
+            if gap.begin < upto and self._is_due(gap, now):
+                frontier.gaps[number] = gap._replace(mended=now)
+                self._mend(gap.begin, gap.end - gap.begin, now)
