@@ -15,7 +15,7 @@ from typing import Final
 from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
-from varlog.cli import manual, manual_cluster, manual_metadata, manual_pipeline
+from varlog.cli import manual, manual_cluster, manual_metadata, manual_pipeline, manual_sequencer
 from varlog.cli.failures import Exit, NotConnected, tell, tell_usage
 from varlog.cli.manual import Page
 from varlog.cli.output import discard_stdout
@@ -80,6 +80,15 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "replace": manual_cluster.NODE_REPLACE,
             "scrub": manual_cluster.NODE_SCRUB,
             "remove": manual_cluster.NODE_REMOVE,
+        },
+    ),
+    "sequencer": (
+        manual_sequencer.SEQUENCER,
+        {
+            "list": manual_sequencer.LIST,
+            "peek": manual_sequencer.PEEK,
+            "fill": manual_sequencer.FILL,
+            "seal": manual_sequencer.SEAL,
         },
     ),
     "pipeline": (
