@@ -59,11 +59,18 @@ class Answering:
         some, node.reads = self._divided(node.reads)
         for plan in some:
             self._begin(plan, plan.executor.lsid)
-        chained, chains.reads = self._divided(chains.reads)
-        for read in chained:
-            self._begin(read, read.replica.lsid)
+        if chains.reads:
+            self.do_chained()
         if self:
             self._go_on()
+
+    def do_chained(self) -> None:
+        """So many of those of chains, of which a client often waits for one position: that need not wait for anything
+        else."""
+        chains = self._node.chains
+        some, chains.reads = self._divided(chains.reads)
+        for plan in some:
+            self._begin(plan, plan.replica.lsid)
 
     def _divided(self, plans: list[PlanT]) -> tuple[list[PlanT], list[PlanT]]:
         if len(plans) > limits.MAX_WAITING_READS:
@@ -101,7 +108,8 @@ class Answering:
             self._log.error("damage found", lsid=lsid, error=str(result))
             replica.storage.condemn(result)
         self._finish(plan, result)
-        self._go_on()
+        if self or not isinstance(plan, ChainReadPlan):
+            self._go_on()
 
     def _finish(self, plan: Plan, result: Result) -> None:
         if isinstance(plan, ChainReadPlan):

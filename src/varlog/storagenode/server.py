@@ -112,8 +112,10 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     ),
 }
 
-_ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies, ChainWritten})
+_ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies, ChainWritten, ChainPart})
 """What a client waits for, and gets before anything else is done."""
+_AWAITED: Final = frozenset[type[Message]]({AppendReply, ChainWritten})
+"""What a client has nothing else to do without."""
 _HOSTED: Final = frozenset[type[Message]](
     {AddLogStream, AdoptIdentity, RemoveLogStream, ReopenLogStream, GetInfo, GetFingerprint, Scrub, Unseal}
 )
@@ -273,6 +275,8 @@ class StorageNodeServer:
             self._on_hosted(self.peers.name(connection), message)
         else:
             self._receive(self.peers.name(connection), message)
+            if self.node.chains.reads:
+                self._answering.do_chained()
 
     def _take_appends(self) -> None:
         """What one read has brought of them is taken together."""
@@ -351,7 +355,7 @@ class StorageNodeServer:
     def _send(self, address: Address, message: Message) -> None:
         if message.__class__ in _ANSWERS:
             self.peers.send_now(address, message)
-            if message.__class__ is not AppendReplies and self.node.is_quiet:
+            if message.__class__ in _AWAITED and self.node.is_quiet:
                 os.sched_yield()  # where cores are few, the client first, and what is left to do here afterwards
         elif not self.peers.send(address, message) and address.startswith("sn/"):
             self._reach(address)
