@@ -120,7 +120,7 @@ class ChainTopic:
         """Wait a little, and read the metadata anew."""
         loop = self.session.loop
         if loop.time() >= deadline:
-            raise self.reconfiguring.error or errors.DeadlineExceeded(why)
+            raise copy(self.reconfiguring.error) or errors.DeadlineExceeded(why)
         await asyncio.sleep(min(LOOK_AGAIN, max(0.0, deadline - loop.time())))
         await self.session.refreshed(deadline)
 

@@ -49,10 +49,16 @@ class Reconfiguring:
         self._trouble = Trouble(Epoch(0))
         """All that was complained of in an epoch."""
         self._task: asyncio.Task[None] | None = None
-        self.error: errors.VarlogError | None = None
-        """Why the last conversation came to nothing."""
-        self.count = 0
-        """How many did not."""
+        self._failed: tuple[Epoch, errors.VarlogError] | None = None
+        """The epoch in which the last conversation came to nothing, and why."""
+
+    @property
+    def error(self) -> errors.VarlogError | None:
+        """Why the topic does not work, if nobody has mended it."""
+        projection = self._session.routing.projection(self._tpid)
+        if self._failed is None or (projection is not None and projection.epoch > self._failed[0]):
+            return None
+        return self._failed[1]
 
     def complain(self, trouble: Trouble) -> None:
         """Something does not work; see that it does."""
@@ -81,12 +87,11 @@ class Reconfiguring:
             epoch = await self.carry(reconfigure(self._session.asking.new_request, self._tpid, change))
             _log.info("topic %d goes on in epoch %d, after %s", self._tpid, epoch, known)
             await self._session.refreshed(self._session.loop.time() + METADATA_SECONDS)
-            self.error = None
-            self.count += 1
+            self._failed = None
         except errors.VarlogError as error:
             if str(error) != str(self.error):
                 _log.warning("topic %d could not be reconfigured: %s", self._tpid, error)
-            self.error = error
+            self._failed = (self._trouble.epoch, error)
             await asyncio.sleep(AGAIN_SECONDS)
         finally:
             self._task = None
