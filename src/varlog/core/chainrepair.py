@@ -33,8 +33,9 @@ PROJECT_AFTER: Final = 2.0
 AHEAD_PATIENCE: Final = 1.0
 """How long a reconfiguration may take from its seals to its projection, before somebody else goes above it."""
 
-TELL_PATIENCE: Final = 1.0
-"""How long a learner that is ready waits for another one of its topic to say how far it is."""
+TOGETHER: Final = 5.0
+"""How long after it began to follow a learner that is ready waits for others of its topic, to join together with them,
+unless nothing else protects its log stream."""
 
 Faults = Mapping[StorageNodeID, str]
 """Why members of a chain cannot stay, in clauses."""
@@ -137,9 +138,12 @@ def _settle(situation: Situation, topic: TopicInfo, streams: Seq[StreamInfo]) ->
         return  # somebody is at it
     joiners: list[tuple[StreamInfo, StorageNodeID]] = []
     leavers: list[tuple[StreamInfo, list[StorageNodeID]]] = []
+    is_bringing_up = False
     for stream in streams:
-        yield from _resize(situation, stream, joiners, leavers)
-    if joiners and not any(_is_about_to_tell(situation, stream) for stream in streams):
+        for step in _resize(situation, stream, joiners, leavers):
+            is_bringing_up |= step.message is not None
+            yield step
+    if joiners and not (is_bringing_up and all(_can_wait(situation, *joiner) for joiner in joiners)):
         yield from _join(topic, joiners)
     elif leavers and not joiners:
         gone: frozenset[Place] = frozenset((stream.lsid, snid) for stream, snids in leavers for snid in snids)
@@ -208,6 +212,12 @@ def _resize(
         yield wait(name(stream), f"{nodes(leaving)} cannot leave yet; {learner.why}")
 
 
+def _can_wait(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> bool:
+    """Every reconfiguration holds up appends to the whole topic."""
+    began = situation.memory.seconds(situation.world.now, Sight.FOLLOWS, stream.lsid, snid)
+    return began is not None and began < TOGETHER and len(stream.replicas) > 1
+
+
 def _join(topic: TopicInfo, joiners: Seq[tuple[StreamInfo, StorageNodeID]]) -> Iterator[Step]:
     """At the tails. Who is to leave does so afterwards, unless there is no room for both."""
     places = tuple((stream.lsid, snid) for stream, snid in joiners)
@@ -244,19 +254,6 @@ def has_caught_up(situation: Situation, stream: StreamInfo, snid: StorageNodeID)
     topic = situation.world.topics[stream.tpid]
     striped = len(topic.projection.stripes[-1].lsids) if topic.projection is not None else 1
     return copied.is_complete or 0 < copied.source_end <= copied.copied + SMALL_LAG * striped
-
-
-def _is_about_to_tell(situation: Situation, stream: StreamInfo) -> bool:
-    """Whether a learner follows the tail of a chain and has not said yet how far it is: it may join with others."""
-    world = situation.world
-    for snid, replica in world.replicas(stream.lsid).items():
-        is_learner = snid not in stream.replicas and replica.healthy and replica.source == stream.replicas[-1]
-        copied = world.copied(snid, stream.lsid)
-        if is_learner and (copied is None or not (copied.source_end or copied.is_complete)):
-            reached = world.reached(snid, stream.lsid)
-            waited = situation.memory.seconds(world.now, Sight.BEHIND, stream.lsid, snid, reached)
-            return waited is None or waited < TELL_PATIENCE
-    return False
 
 
 def _copy(situation: Situation, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> Step:

@@ -91,7 +91,8 @@ class Situation:
         self._sources: Counter[StorageNodeID] = Counter()
         for stream in world.metadata.streams:
             for snid, replica in world.replicas(stream.lsid).items():
-                if replica.source:
+                copied = world.copied(snid, stream.lsid)
+                if replica.source and (copied is None or not copied.is_complete):
                     self.begin_copy(snid, replica.source)
 
     # Copies: only so many at once

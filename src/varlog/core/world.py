@@ -241,6 +241,8 @@ class Sight(Enum):
     gets on."""
     UNPROJECTED = auto()
     """(log stream): it is registered, and no position goes there."""
+    FOLLOWS = auto()
+    """(log stream, node): a replica outside of a chain copies its tail."""
     AHEAD = auto()
     """(log stream, epoch): a replica of a chain has promised a greater epoch than the projection's."""
 
@@ -297,6 +299,9 @@ def _sights_of_chain(world: World, stream: StreamInfo) -> Iterator[Key]:
     ahead = max((r.epoch for r in world.replicas(stream.lsid).values() if r.healthy), default=Epoch(0))
     if ahead > stream.epoch:
         yield Sight.AHEAD, stream.lsid, ahead
+    for snid, replica in world.replicas(stream.lsid).items():
+        if replica.source and snid not in stream.replicas:
+            yield Sight.FOLLOWS, stream.lsid, snid
     if _is_whole(world, stream):
         yield Sight.WHOLE, stream.lsid, stream.epoch
 
