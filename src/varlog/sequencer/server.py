@@ -29,7 +29,8 @@ from varlog.wire.link import Link
 from varlog.wire.server import Server
 
 TICK: Final = 0.1
-_BOOT_BITS: Final = 62
+_BOOT_BITS: Final = 53
+"""So that whoever reads it as JSON has it exactly."""
 
 _ASKED: Final = frozenset[type[Message]]({Next, Peek})
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
