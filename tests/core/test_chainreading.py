@@ -312,6 +312,18 @@ def test_a_tail_that_hangs_is_looked_at_and_complained_of() -> None:
     assert bench.troubles == [Trouble(Epoch(1), frozenset({StorageNodeID(3)}))]
 
 
+def test_S8_a_tail_that_was_left_out_and_does_not_know_is_found_out() -> None:
+    """It was cut off from who made the projection, and is waited at by somebody who can reach it."""
+    bench = Bench(projection(ONE))
+    bench.serve()
+    assert not bench.subscription.wants_metadata
+    bench.pass_time(LOOK_EVERY)
+    bench.serve()
+    assert bench.subscription.wants_metadata
+    bench.learn(projection({1: (1, 2)}, epoch=2))
+    assert bench.asked(1)[0] == "sn/2"
+
+
 def test_a_tail_that_has_nothing_to_tell_is_left_alone() -> None:
     bench = Bench(projection(ONE))
     bench.serve()

@@ -8,7 +8,8 @@ still missing then is known, because a read waits there. Of what lies beyond, th
 mended after one interval, not after one each.
 
 What is asked of a tail carries the projection's epoch. A tail of another epoch, or one that does not answer, is
-complained of (`trouble`) and asked again when there is another projection, or when it is back.
+complained of (`trouble`) and asked again when there is another projection, or when it is back. One that has nothing to
+tell for long may be none any more, and not know it: then the metadata is read anew.
 
 What must always hold: positions are dealt with in the projection's terms (S2), so when its stripes change all of them
 are looked at anew, from the first one on that is not dealt with.
@@ -335,6 +336,8 @@ class Frontiers:
     def _look(self, frontier: Frontier, now: float) -> None:
         frontier.looked = now
         frontier.look = self._digest(frontier, now)
+        # One that was left out of its chain while it could not be reached has not heard of it, and has nothing to tell.
+        self.wants_metadata = True
 
     def on_reply(self, reply: ChainPart | Digest, now: float) -> None:
         """What a tail says."""
