@@ -142,6 +142,22 @@ def test_what_waits_in_its_lane_when_the_epoch_ends_keeps_its_place() -> None:
     assert list(client.positions().values()) == sorted(client.positions().values())
 
 
+def test_what_follows_in_a_lane_comes_behind_what_lost_its_position() -> None:
+    made = World({1: (1, 2), 2: (2, 1)}, clients=2)
+    client = made.clients[0]
+    for number in range(3 * BLOCK):
+        client.append(number, lane=7)
+    client.flush()
+    made.deliver(client.address, sequencer_address(FIRST))
+    assert filled(made, made.clients[1], 1, BLOCK) == [Filled(())]
+    client.append("asked for meanwhile", lane=7)
+    made.settle()
+    assert list(client.positions()) == [*range(3 * BLOCK), "asked for meanwhile"]
+    assert list(client.positions().values()) == sorted(client.positions().values())
+    stored = sorted((*made.stored(1), *made.stored(2)))
+    assert stored == [1, *range(1 + BLOCK, stored[-1] + 1)], "what was given back is filled"
+
+
 # Somebody else was there
 
 

@@ -123,6 +123,10 @@ class ChainWriter:
         """Of those that have something under way,"""
         self._ready: list[int] = []
         """and those of them that may go on."""
+        self._overtaken: dict[int, Sequence] = {}
+        """The lanes of which a batch has lost its position since the sequencer was asked, and the first of those."""
+        self._holes: list[tuple[int, int]] = []
+        """(position, count) of what was given out in this epoch and is not going to be written."""
         self._is_deciding = False
         """There is a new epoch, and it may not be known yet what of the one before is there."""
         self._gone: dict[str, float] = {}
@@ -209,6 +213,9 @@ class ChainWriter:
         ready, self._ready = self._ready, []
         for number in ready:
             self._push_held(number, now)
+        holes, self._holes = self._holes, []
+        for glsn, count in holes:
+            self._chains.fill_quietly(glsn, count, now)
         if self._returned:
             self._requeue(self._returned)
             self._returned = []
@@ -284,12 +291,13 @@ class ChainWriter:
                 del self._operations[op.sequence]
                 chains.fill_quietly(glsn, count, now)
                 continue
-            if op.lane and self._holds(_Held(op, glsn, time, lsid)):
+            if op.lane and self._holds_back(_Held(op, glsn, time, lsid)):
                 continue
             op.is_placed = True
             if op.deadline > deadline:
                 deadline = op.deadline
             items.append((op, glsn, count, time, op.batch))
+        self._overtaken.clear()
         if items:
             chains.push(self, lsid, items, deadline, now)
         for glsn, count in reply.skipped:
@@ -307,9 +315,14 @@ class ChainWriter:
 
     # Lanes
 
-    def _holds(self, batch_: _Held) -> bool:
-        """Whether a batch has to wait for others of its lane; otherwise it counts as pushed."""
-        lane = self._lanes.setdefault(batch_.op.lane, _Lane())
+    def _holds_back(self, batch_: _Held) -> bool:
+        """Whether a batch has to wait for others of its lane, or to come behind them; otherwise it counts as pushed."""
+        op = batch_.op
+        if op.sequence > self._overtaken.get(op.lane, op.sequence):
+            self._returned.append(op)
+            self._holes.append((batch_.glsn, op.count))
+            return True
+        lane = self._lanes.setdefault(op.lane, _Lane())
         if lane.held or (lane.under_way and lane.lsid != batch_.lsid):
             lane.held.append(batch_)
             return True
@@ -352,17 +365,16 @@ class ChainWriter:
         lane.under_way = len(items)
         if items:
             self._chains.push(self, lane.lsid, items, deadline, now)
-        else:
+        elif not lane.held:
             del self._lanes[number]
 
-    def _take_back(self, projection: Projection, now: float) -> None:
-        """What waited for others of its lane was never sent, and its positions are of an epoch that has passed."""
-        for lane in self._lanes.values():
-            for op, glsn, _, _ in lane.held:
-                self._returned.append(op)
-                if glsn < projection.start:
-                    self._chains.fill_quietly(glsn, min(op.count, projection.start - glsn), now)
-            lane.held.clear()
+    def _take_back(self, lane: _Lane) -> None:
+        """What waited for others of its lane was never sent. It is to come behind one that gets another position, or
+        its positions are of an epoch that has passed."""
+        for op, glsn, _, _ in lane.held:
+            self._returned.append(op)
+            self._holes.append((glsn, op.count))
+        lane.held.clear()
 
     # Outcomes
 
@@ -395,10 +407,14 @@ class ChainWriter:
                 settle(op.id, _new_tuple(Committed, (glsn, count, glsn, lsid, epoch, replicas, synced)))
 
     def on_lost(self, op: _Operation, _glsn: GLSN) -> None:
+        if op.lane in self._lanes:
+            self._take_back(self._lanes[op.lane])
         self._leave(op)
         if op.told:
             self._operations.pop(op.sequence, None)
         else:
+            if op.lane and self._asked:
+                self._overtaken[op.lane] = min(op.sequence, self._overtaken.get(op.lane, op.sequence))
             self._returned.append(op)
             self._stir()
 
@@ -457,8 +473,12 @@ class ChainWriter:
         if projection is not None and projection.epoch != self._epoch:
             self._epoch = projection.epoch
             self._is_deciding = True
-            self._take_back(projection, now)
+            for lane in self._lanes.values():
+                self._take_back(lane)
+            start = projection.start
+            self._holes = [(glsn, min(count, start - glsn)) for glsn, count in self._holes if glsn < start]
             asked, self._asked, self._request = self._asked, [], 0
+            self._overtaken.clear()
             self._requeue(asked)
         self.flush(now)
 
