@@ -48,6 +48,9 @@ async def calm(cluster: LocalCluster, limits: Limits, echo_address: str, tell: P
         rows += await sequencer_rows.append_rows(log, limits)
         tell("reads")
         rows.append(await sequencer_rows.read_row(log, echo_address))
+    tell("the other ordering")
+    async with varlog.connect(cluster.path, timeout=TIMEOUT) as log:
+        rows += await sequencer_rows.commit_rows(log)
     async with varlog.admin(cluster.path, timeout=TIMEOUT) as operator:
         for name in ("seq", "counted"):
             await operator.remove_topic(name)

@@ -166,19 +166,44 @@ async def latency_row(log: Log, limits_: Limits) -> Row:
     return replace(row, note="p50 of one append with nothing else in flight, three replicas")
 
 
+async def commit_rows(log: Log) -> list[Row]:
+    """The same loads on a topic of the other ordering, in the same run: to be compared, and held against nothing."""
+    small = await cluster_load.append_for(log, Load(100, 1, 256), SECONDS)
+    large = await cluster_load.append_for(log, Load(1024, 100, 128), SECONDS)
+    alone = await cluster_load.append_for(log, Load(100, 1, 1), SECONDS)
+    reads = await read_seconds(log, await written(log))
+    note = "of a topic that commits order"
+    return [
+        Row("commit-append-100-b1-c256", small.entries_per_second, "entries/s", note=note),
+        Row("commit-append-1k-b100", large.megabytes_per_second, "MB/s", note=note),
+        Row("commit-latency-c1", alone.p50 * 1e3, "ms", note=note),
+        Row("commit-read", reads * 1e6, "us", note=note),
+    ]
+
+
+async def written(log: Log) -> list[int]:
+    """Positions that hold an entry."""
+    return [(await log.append(os.urandom(100))).glsn for _ in range(READS)]
+
+
+async def read_seconds(log: Log, positions: list[int]) -> float:
+    """Of one read at a time, the median."""
+    took = []
+    for glsn in positions:
+        began = perf_counter()
+        await log.read(glsn)
+        took.append(perf_counter() - began)
+    return median(took)
+
+
 async def read_row(log: Log, echo_address: str) -> Row:
     """One read at a time, at the tail of the chain, against a bare frame there and back."""
-    positions = [(await log.append(os.urandom(100))).glsn for _ in range(READS)]
+    positions = await written(log)
     asking = Asking()
     echo = await dial(echo_address, Identity(CLUSTER, Role.CLIENT), Role.STORAGE_NODE, SECRET, asking)
 
     async def value() -> float:
-        took = []
-        for glsn in positions:
-            began = perf_counter()
-            await log.read(glsn)
-            took.append(perf_counter() - began)
-        return median(took) * 1e6
+        return await read_seconds(log, positions) * 1e6
 
     async def limit() -> float:
         took = []
