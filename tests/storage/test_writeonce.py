@@ -24,6 +24,7 @@ from varlog.errors import (
     WrongOrdering,
 )
 from varlog.sim.disk import SimDisk
+from varlog.storage import positionreader
 from varlog.storage.files import OSFileSystem
 from varlog.storage.identity import identify, ordering_of
 from varlog.storage.log import LogStreamStorage
@@ -72,6 +73,31 @@ def test_S4_what_is_staged_is_held_and_only_what_is_durable_is_read() -> None:
     owner.paper.make_durable()
     assert positions(owner.storage, 2) == [2, 3, 4]
     owner.check()
+
+
+def test_S4_one_position_is_read_at_once_if_it_is_at_hand() -> None:
+    disk = SimDisk()
+    owner = WriteOnceOwner(disk, options(500))
+    owner.write(3, (1, 2), size=60)
+    assert owner.storage.read_one(GLSN(1)) is None, "not durable"
+    owner.flush()
+    owner.write(*range(5, 20), size=60)
+    owner.flush()
+    owner.write(20)
+    one = owner.storage.read_one(GLSN(19))
+    assert one is not None
+    assert contents([one]) == contents(owner.paper.read(GLSN(19), 1))
+    assert owner.storage.read_one(GLSN(4)) is None
+    assert owner.storage.read_one(GLSN(20)) is None
+    assert owner.storage.read_one(GLSN(2)) is None, "its index is on disk"
+    assert positions(owner.storage, 2, 1) == [1]
+    one = owner.storage.read_one(GLSN(2))
+    assert one is not None
+    assert one.glsn == 1
+    owner.trim(2)
+    assert owner.storage.read_one(GLSN(2)) is None
+    owner.promise(19)
+    assert owner.storage.read_one(GLSN(19)) is None
 
 
 def test_S3_a_position_that_is_written_is_not_written_again() -> None:
@@ -268,17 +294,26 @@ def test_a_hole_of_long_ago_is_filled_and_found() -> None:
     owner.flush()
     check_every_position(owner.storage, owner.paper)
     assert positions(owner.storage, 1, 300)[:2] == [1, 2]
+    owner.storage._reader.close()
+    assert positions(owner.storage, 30, 1) == [30]
+    assert owner.storage._reader.residents <= 2, "who looks beside the hole need not look where it is filled"
     assert owner.storage.runs(GLSN(1), 9) == ([(1, 80)], 80)
 
 
 def test_runs_are_told_as_far_as_one_look_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CHAIN_DIGEST_LINES", 10)
+    monkeypatch.setattr(positionreader, "RUNS_LOOK", 10)
     owner = WriteOnceOwner(SimDisk(), options(400))
     owner.write(*range(1, 26), 30, 31, 40)
-    assert owner.storage.runs(GLSN(1), 9) == ([(1, 11)], 11)
-    assert owner.storage.runs(GLSN(24), 2) == ([(24, 26), (30, 32)], 32)
-    assert owner.storage.runs(GLSN(24), 3) == ([(24, 26), (30, 32), (40, 41)], 41)
-    assert owner.storage.runs(GLSN(50), 3) == ([], 41)
+    owner.write(*range(50, 70), 27)
+    owner.flush()
+    at, seen = GLSN(1), set[int]()
+    while at < owner.storage.end:
+        runs, end = owner.storage.runs(at, 2)
+        assert at < end <= at + 40
+        seen.update(glsn for run in runs for glsn in range(*run))
+        at = end
+    assert seen == {*range(1, 26), 27, 30, 31, 40, *range(50, 70)}
+    assert owner.storage.runs(GLSN(90), 3) == ([], 70)
 
 
 def test_memory_is_bounded_by_few_resident_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

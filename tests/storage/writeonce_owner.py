@@ -139,3 +139,7 @@ def check_every_position(storage: WriteOnceStorage, paper: PaperWriteOnceLog) ->
         for size in (1, 150, 500):
             if glsn > paper.trim:
                 assert contents(storage.read(glsn, size))[:1] == contents(paper.read(glsn, size))[:1]
+        one = storage.read_one(glsn)
+        if one is not None:
+            assert contents([one]) == contents(paper.read(glsn, 1))
+            assert one.glsn <= glsn

@@ -26,7 +26,8 @@ closed segment ends with an INDEX frame and a *footer* of 152 bytes, and nothing
 
 The segments of a *write-once* log (the sequencer ordering; the header says so) are made in the same way. `llsn` of a
 batch's frame is its position and `prev_sequence` its time, positions come in any order and are the index; of the state
-`end` is the end of the positions, `version` counts the records, `hwm` is the greatest time, and the rest is 0.
+`end` is the end of the positions, `version` counts the records, `hwm` is the greatest time, and the rest is 0; but in a
+footer `committed_end` and `local_hwm` are the bounds of the widest gap between two batches of the segment.
 
 Beside the segments lie two small files: `synced`, the mark (how far the newest segment is synced), and `lwm`, the trim
 record. A *base* lies in no file: it is what a replica is told that begins in the middle of a log. The layouts are the

@@ -1,10 +1,9 @@
 """PositionReader: what a write-once log holds from a position on, in the order of positions, from any thread.
 
 Batches of neighbouring positions may stand in several segments and in any order in each of them. So the segments that
-can hold what is asked for are gone through in file order, what their indexes say is put together, and it is done when
-nothing that comes first can be in a segment further on (`PositionSegment.least`). Frames that lie close together in a
-file are read at once. Every frame that is read is verified: its header against its place and against the index, its
-body against its checksum.
+can hold what is asked for are gone through in file order, what their indexes say is put together, and a segment is left
+out if nothing in it can come before what was found already. Frames that lie close together in a file are read at once.
+Every frame that is read is verified: its header against its place and against the index, its body against its checksum.
 
 What must always hold: what is told of a position is what was written there, or `Corrupt` is raised; a position is left
 out only if nothing is there.
@@ -13,24 +12,33 @@ out only if nothing is there.
 from __future__ import annotations
 
 import threading
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from varlog import limits
 from varlog.errors import Corrupt
-from varlog.storage.files import FileSystem
+from varlog.storage.files import File, FileSystem
 from varlog.storage.positions import Line, PositionIndex, within
 from varlog.storage.positionsegment import PositionSegment
-from varlog.storage.reader import StoredBatch, read_run
+from varlog.storage.reader import StoredBatch, StoredFrame, read_run
 from varlog.storage.residents import Residents
+from varlog.storage.segment import NO_FLOOR
 from varlog.types import GLSN, LLSN, Version
 
+Written = tuple[int, int | None]
+"""A segment's number, and how far it is in its file; None if it is closed."""
+
+RUNS_LOOK: Final = 4 * limits.SEGMENT_RECORDS
+"""About so many batches are looked at to tell runs of positions once: a few milliseconds."""
 _GAP: Final = 64 * limits.KIB
 """Bytes that nobody asked for are read if they lie between others and are no more than this."""
-_NO_VERSION: Final = Version(0)
 _ANY: Final = 1 << 62
+_NO_VERSION: Final = Version(0)
 
 
 class Found(NamedTuple):
@@ -48,38 +56,41 @@ class PositionReader(Residents[PositionIndex]):
         self._guard = guard
         """Held while a segment is looked into whose index may change."""
 
+    # What is there
+
     def find(
         self,
         segments: Sequence[PositionSegment],
         glsn: int,
         most: int,
         size: int = _ANY,
-        written: tuple[int, int | None] | None = None,
+        written: Written | None = None,
     ) -> list[Found]:
         """The batches that end beyond a position, in order: at most so many, and at least one, that take about `size`
         bytes; if `written` is said, only those in the files up to there."""
         if not segments:
             return []
-        found = self._in(segments[-1], glsn, most, size, written)
         last = len(segments) - 1
-        for number in range(bisect_right(segments, glsn, hi=last, key=_reach), last):
+        number = bisect_right(segments, glsn, hi=last, key=_reach)
+        found: list[Found] = []
+        bound: int = NO_FLOOR
+        """What reaches beyond it is not wanted any more."""
+        while number <= last:
             segment = segments[number]
-            before = bisect_left(found, segment.least, key=_glsn)
-            if before >= most or sum([one.line.size for one in found[:before]]) >= size:
-                break
-            if segment.end > glsn and segment.begin < segment.end:
-                found += self._in(segment, glsn, most, size, written)
+            if number < last and segment.least >= bound:
+                number = last
+                continue
+            if segment.following(glsn) < bound:
+                found += self._in(segment, glsn, bound, most, size, written)
                 found.sort(key=_glsn)
                 del found[within([one.line for one in found], most, size) :]
+                if len(found) == most or sum([one.line.size for one in found]) >= size:
+                    bound = found[-1].line.end
+            number += 1
         return found
 
     def _in(
-        self,
-        segment: PositionSegment,
-        glsn: int,
-        most: int,
-        size: int,
-        written: tuple[int, int | None] | None,
+        self, segment: PositionSegment, glsn: int, bound: int, most: int, size: int, written: Written | None
     ) -> list[Found]:
         limit = None
         if written is not None:
@@ -89,14 +100,42 @@ class PositionReader(Residents[PositionIndex]):
             limit = offset if segment.seq == seq else None
         index = segment.index
         if index is None:
-            lines = self.index(segment).lines(glsn, segment.end, most, size, limit)
+            lines = self.index(segment).lines(glsn, min(segment.end, bound), most, size, limit)
         else:
             with self._guard:
-                lines = index.lines(glsn, segment.end, most, size, limit)
+                lines = index.lines(glsn, min(segment.end, bound), most, size, limit)
         return [Found(line, segment) for line in lines]
 
+    def runs(self, segments: Sequence[PositionSegment], glsn: int, most: int) -> tuple[list[tuple[int, int]], int]:
+        """The positions that are written, as runs [begin, end) that end beyond a position, in order, at most so many;
+        and the position below which these are all, NO_FLOOR if there are no others."""
+        last = len(segments) - 1
+        first = bisect_right(segments, glsn, hi=max(last, 0), key=_reach)
+        ahead = sorted([(segment.following(glsn), segment.seq, segment) for segment in segments[first:]])
+        told: int = NO_FLOOR
+        begins, ends = [_NOTHING], [_NOTHING]
+        looked = 0
+        for at, _, segment in ahead:
+            if at == NO_FLOOR or (looked >= RUNS_LOOK and at > glsn):
+                told = at
+                break
+            found = self._spans(segment, glsn)
+            begins.append(found[0])
+            ends.append(found[1])
+            looked += len(found[0])
+        return _joined(np.concatenate(begins), np.concatenate(ends), most, told)
+
+    def _spans(self, segment: PositionSegment, glsn: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        index = segment.index
+        if index is None:
+            return self.index(segment).spans(glsn, segment.end)
+        with self._guard:
+            return index.spans(glsn, segment.end)
+
+    # Reading
+
     def read(
-        self, segments: Sequence[PositionSegment], glsn: int, max_bytes: int, written: tuple[int, int | None] | None
+        self, segments: Sequence[PositionSegment], glsn: int, max_bytes: int, written: Written | None
     ) -> list[StoredBatch]:
         """The batches in the files that end beyond a position; at least one if there is one, about `max_bytes`."""
         found = self.find(segments, glsn, _ANY, max(max_bytes, 1), written)
@@ -104,19 +143,58 @@ class PositionReader(Residents[PositionIndex]):
         for segment in {one.segment.seq: one.segment for one in found}.values():
             lines = sorted([one.line for one in found if one.segment is segment], key=itemgetter(4))
             with self.borrow(segment) as resident:
-                for run in _runs(lines):
-                    frames = read_run(resident.file, segment, [(line.glsn, line.offset, line.size) for line in run])
-                    for line, (header, batch) in zip(run, frames, strict=True):
-                        if (header.prev_sequence, header.count, header.check) != line[1:4]:
-                            raise Corrupt("an index that is not that of its frames", segment=segment.name,
-                                          offset=segment.index_offset)  # fmt: skip
-                        batches[line.glsn] = StoredBatch(
-                            GLSN(line.glsn), LLSN(line.glsn), line.count, header.epoch, _NO_VERSION, line.time, batch
-                        )
+                for run in _close_together(lines):
+                    for line, frame in _frames(resident.file, segment, run):
+                        batches[line.glsn] = _stored(line, frame)
         return [batches[one.line.glsn] for one in found]
 
+    def read_one(self, segments: Sequence[PositionSegment], glsn: int, written: Written) -> StoredBatch | None:
+        """The batch that has a position, if it is in the files and its index in memory; on the owner's thread."""
+        last = len(segments) - 1
+        number = bisect_right(segments, glsn, hi=max(last, 0), key=_reach)
+        while number <= last:
+            segment = segments[number]
+            if number < last and segment.least > glsn:
+                number = last
+                continue
+            if segment.following(glsn) == glsn:
+                index = segment.index if segment.index is not None else self.index_at_hand(segment)
+                if index is None:
+                    return None
+                line = index.line(index.first(glsn))
+                if line is not None and line.glsn <= glsn and line.end <= segment.end:
+                    return self._read_line(segment, line, written)
+            number += 1
+        return None
 
-def _runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    def _read_line(self, segment: PositionSegment, line: Line, written: Written) -> StoredBatch | None:
+        seq, offset = written
+        if segment.seq > seq or (segment.seq == seq and offset is not None and line.offset >= offset):
+            return None
+        with self.borrow(segment) as resident:
+            for _, frame in _frames(resident.file, segment, [line]):
+                return _stored(line, frame)
+        return None
+
+
+def _joined(
+    begins: NDArray[np.uint64], ends: NDArray[np.uint64], most: int, told: int
+) -> tuple[list[tuple[int, int]], int]:
+    """Batches in any order, those from position `told` on left out, as at most so many runs."""
+    order = begins.argsort(kind="stable")
+    begins, ends = begins[order], ends[order]
+    kept = int(begins.searchsorted(np.uint64(told)))
+    if not kept:
+        return [], told
+    begins, ends = begins[:kept], ends[:kept]
+    breaks = np.flatnonzero(begins[1:] != ends[:-1])
+    starts, stops = begins[np.concatenate(([0], breaks + 1))], ends[np.concatenate((breaks, [kept - 1]))]
+    if len(starts) > most:
+        told = int(stops[most - 1])
+    return list(zip(starts[:most].tolist(), stops[:most].tolist(), strict=True)), told
+
+
+def _close_together(lines: Sequence[Line]) -> Iterator[list[Line]]:
     """Lines in file order, in runs that are read at once."""
     run: list[Line] = []
     for line in lines:
@@ -131,8 +209,26 @@ def _runs(lines: Sequence[Line]) -> Iterator[list[Line]]:
         yield run
 
 
-def _glsn(found: Found) -> LLSN:
-    return LLSN(found.line.glsn)
+def _frames(file: File, segment: PositionSegment, run: list[Line]) -> Iterator[tuple[Line, StoredFrame]]:
+    """Lines with their frames, which must be what the index says they are."""
+    frames = read_run(file, segment, [(line.glsn, line.offset, line.size) for line in run])
+    for line, frame in zip(run, frames, strict=True):
+        header = frame.header
+        if (header.prev_sequence, header.count, header.check) != line[1:4]:
+            raise Corrupt("an index that is not that of its frames", segment=segment.name, offset=segment.index_offset)
+        yield line, frame
+
+
+def _stored(line: Line, frame: StoredFrame) -> StoredBatch:
+    epoch = frame.header.epoch
+    return StoredBatch(GLSN(line.glsn), LLSN(line.glsn), line.count, epoch, _NO_VERSION, line.time, frame.batch)
+
+
+_NOTHING: Final = np.zeros(0, np.uint64)
+
+
+def _glsn(found: Found) -> int:
+    return found.line.glsn
 
 
 def _reach(segment: PositionSegment) -> int:

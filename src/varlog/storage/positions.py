@@ -16,10 +16,15 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from varlog.storage import format as fmt
 from varlog.storage.files import Buffer
+
+_ALL: Final = 1 << 63
 
 
 class Line(NamedTuple):
@@ -76,6 +81,21 @@ class PositionIndex:
         if number and self._glsns[number - 1] + self._counts[number - 1] > glsn:
             return number - 1
         return number
+
+    def gap(self) -> tuple[int, int]:
+        """The widest range between two batches; (0, 0) if there is none."""
+        begins, ends = self.spans(0, _ALL)
+        if len(begins) < 2:
+            return 0, 0
+        widths = begins[1:] - ends[:-1]
+        number = int(widths.argmax())
+        return (int(ends[number]), int(begins[number + 1])) if widths[number] else (0, 0)
+
+    def spans(self, glsn: int, end: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+        """Where each batch that ends beyond `glsn`, and not beyond `end`, begins and ends."""
+        number, last = self.first(glsn), self._up_to(end)
+        begins = np.array(self._glsns[number:last], np.uint64)
+        return begins, begins + np.array(self._counts[number:last], np.uint64)
 
     def line(self, number: int) -> Line | None:
         return Line._make([column[number] for column in self._columns]) if number < len(self._glsns) else None

@@ -4,7 +4,8 @@ A write-once log holds batches, each at its position, and promises of epochs. A 
 position from which on everything that stands before it in the files is void, or `NO_FLOOR`.
 
 Batches of neighbouring positions may stand in different segments, because they come in any order. Looking a position up
-is a bisection all the same: `reach` never decreases along the segments, and nor does `least`.
+begins with a bisection all the same: `reach` never decreases along the segments, and nor does `least`. A hole that is
+filled long after makes its segment reach back over all between; so the widest gap in a segment is known, too.
 
 What must always hold: the epoch, the time and the number of records only grow; nothing is there at or beyond the end.
 """
@@ -68,12 +69,14 @@ class PositionState:
 class PositionSegment(SegmentFile[PositionIndex]):
     """What readers need to know of a segment. Batches that have a position at or beyond `end` are void."""
 
-    __slots__ = ("begin", "least", "reach")
+    __slots__ = ("begin", "gap", "least", "reach")
 
     def __init__(self, seq: int, name: str, nonce: int, begin: LLSN, end: LLSN) -> None:
         super().__init__(seq, name, nonce, end)
         self.begin = begin
         """Its batches lie in [begin, end); if there are none, both are 0."""
+        self.gap = (0, 0)
+        """The widest range in which it has none, if it is closed."""
         self.reach = end
         """The greatest end of this one and all before it,"""
         self.least = begin
@@ -83,7 +86,14 @@ class PositionSegment(SegmentFile[PositionIndex]):
     def closed(cls, name: str, footer: Footer) -> PositionSegment:
         segment = cls(footer.seq, name, footer.nonce, footer.begin, footer.end)
         segment.index_offset = footer.index_offset
+        segment.gap = footer.context.committed_end, footer.context.local_hwm
         return segment
+
+    def following(self, glsn: int) -> int:
+        """No batch that ends beyond `glsn` begins before this position; `glsn` itself if one may be there."""
+        begin, end = self.gap
+        found = self.begin if glsn < self.begin else end if begin <= glsn < end else glsn
+        return found if found < self.end else NO_FLOOR
 
 
 def lay_bounds(closed: Sequence[PositionSegment]) -> None:
@@ -142,6 +152,8 @@ class ActivePositions(Layout):
         return frames
 
     def closing(self, context: Context) -> bytes:
+        begin, end = self.segment.gap = self.index.gap()
+        context = context._replace(committed_end=LLSN(begin), local_hwm=GLSN(end))
         return self._ending(self.index.encode(), self.segment.begin, self.segment.end, context)
 
     # What the records do to the index; the same when they are staged and when they are replayed.

@@ -52,6 +52,11 @@ class Residents(Generic[Index]):
                 resident.index = self._load_index(resident.file, segment)
             return resident.index
 
+    def index_at_hand(self, segment: SegmentFile[Index]) -> Index | None:
+        """The index of a closed segment, if it is in memory."""
+        resident = self._residents.get(segment.seq)
+        return resident.index if resident is not None else None
+
     @contextmanager
     def borrow(self, segment: SegmentFile[Index]) -> Iterator[Resident[Index]]:
         resident = self._take(segment)

@@ -175,17 +175,16 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
         return [_held(one.line) for one in found]
 
     def runs(self, glsn: GLSN, most: int) -> tuple[Sequence[tuple[int, int]], GLSN]:
-        lines = self.digest(glsn, limits.CHAIN_DIGEST_LINES)
-        found: list[tuple[int, int]] = []
-        for line in lines:
-            end = line.glsn + line.count
-            if found and found[-1][1] == line.glsn:
-                found[-1] = found[-1][0], end
-            elif len(found) < most:
-                found.append((line.glsn, end))
-            else:
-                return found, GLSN(found[-1][1])
-        return found, GLSN(found[-1][1]) if len(lines) == limits.CHAIN_DIGEST_LINES else self.end
+        if self._unsound is not None:
+            raise self._unsound
+        found, told = self._reader.runs(self._segments, max(glsn, self._trim + 1), most)
+        return found, self.end if told == NO_FLOOR else GLSN(told)
+
+    def read_one(self, glsn: GLSN) -> StoredBatch | None:
+        """The durable batch that has a position, if that is quickly done; else ask `read`. On the owner's thread."""
+        if self._unsound is not None or self._active is None or glsn <= self._trim:
+            return None
+        return self._reader.read_one(self._segments, glsn, self._written)
 
     def read(self, glsn: GLSN, max_bytes: int) -> list[StoredBatch]:
         """The durable batches that end beyond a position, in order: at least one if there is one, about `max_bytes`.
