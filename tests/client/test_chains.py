@@ -140,6 +140,22 @@ def test_everything_ends_with_the_client(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_fill_ends_with_the_client(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as (cluster, log):
+            hole = await take_positions(log, 1)
+            await log.peek()
+            for node in cluster.nodes:
+                await node.stop()
+            filling = asyncio.ensure_future(log.fill(hole))
+            await until(lambda: log._chained is not None and log._chained.chains.outstanding == 1)
+            await log.close()
+            with pytest.raises(errors.Closed):
+                await filling
+
+    run(main())
+
+
 def test_a_topic_that_is_removed_ends_its_clients_calls(tmp_path: Path) -> None:
     async def main() -> None:
         async with opened(tmp_path) as (_, log), varlog.admin(tmp_path) as admin:

@@ -81,7 +81,6 @@ class ChainTopic:
 
     async def close(self) -> None:
         """Give up what is under way."""
-        self.chains.abandon()
         await self.reconfiguring.close()
 
     # Takes part in the session for its own sake
@@ -221,7 +220,7 @@ class ChainTopic:
         if isinstance(outcome, errors.DeadlineExceeded):
             raise errors.Unknown(f"positions from {glsn} on may be filled, or may yet: {self.appends.explain()}")
         if isinstance(outcome, errors.VarlogError):
-            raise outcome
+            raise copy(outcome)
         values = [at for at, header in outcome.found if not header.flags & batch.BatchFlag.JUNK]
         if values:
             raise errors.Written(f"position {max(glsn, values[0])} holds an entry, and keeps it; it was not filled")
@@ -291,6 +290,7 @@ class ChainAppends(Appends):
 
     def _end(self, error: errors.VarlogError) -> None:
         self.on_end(error)
+        self._topic.chains.abandon(error)  # after its own appends were told: this is for fills
         for abandon in list(self._lanes.values()):
             abandon(copy(error))
 

@@ -176,9 +176,12 @@ class Chains:
         """Whether it is being found out which values of an earlier epoch are there."""
         return any(run.kind is _Kind.JUNK and run.asker is asker for run in self._runs.values())
 
-    def abandon(self) -> None:
-        """Nobody waits any more."""
-        self._runs.clear()
+    def abandon(self, error: errors.VarlogError) -> None:
+        """Nobody is to wait any more."""
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            for id_ in run.ids:
+                run.asker.on_unknown(id_, error)
 
     # Runs
 
