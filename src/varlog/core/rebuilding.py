@@ -16,6 +16,8 @@ Nothing is guessed:
   nothing that it knows of is passed over: a node that ran a log stream then, and of which nobody has told since, is
   asked for; no epoch or position falls below the backup's.
 
+Topics that a sequencer orders have no commit contexts: see `chainrebuilding`.
+
 What must always hold of the result: every entry with a commit context on some disk has the position it had; no position
 that is named by one is given again.
 """
@@ -29,6 +31,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from varlog import errors, limits
+from varlog.core.chainrebuilding import Returned, bring_back
 from varlog.core.metastate import Checkpoint, MetadataState, Node, Stream, Topic
 from varlog.core.surveys import NodeSurvey, ReplicaSurvey, Stored
 from varlog.types import (
@@ -38,6 +41,7 @@ from varlog.types import (
     CommitContext,
     Epoch,
     LogStreamID,
+    Ordering,
     StorageNodeID,
     StreamStatus,
     TopicID,
@@ -50,6 +54,7 @@ or a client that was there before, never meets a version twice."""
 IDS_SKIPPED: Final = 1000
 """Of topics and log streams: what is left of removed ones on a node that is away is not taken for another."""
 MOST_TOLD: Final = 5
+Found = dict[LogStreamID, dict[StorageNodeID, ReplicaSurvey]]
 
 
 class Loose(msgspec.Struct, frozen=True):
@@ -103,7 +108,9 @@ def rebuild(surveys: Sequence[NodeSurvey], wishes: Wishes) -> Rebuilt:
     """See the module's text."""
     nodes = _nodes(surveys)
     remarks: list[str] = []
-    streams = [_Stream(lsid, replicas) for lsid, replicas in sorted(_replicas(surveys).items())]
+    found = _replicas(surveys)
+    chains = {lsid: replicas for lsid, replicas in found.items() if _is_chain(lsid, replicas)}
+    streams = [_Stream(lsid, replicas) for lsid, replicas in sorted(found.items()) if lsid not in chains]
     ran = [stream for stream in streams if stream.epoch]
     remarks += [f"log stream {s.lsid} never ran, and is left out" for s in streams if not s.epoch]
     _check_all_there(ran, nodes.keys(), wishes)
@@ -111,11 +118,14 @@ def rebuild(surveys: Sequence[NodeSurvey], wishes: Wishes) -> Rebuilt:
         remarks += stream.remarks(nodes.keys())
     state = MetadataState(nodes={snid: _node(survey, wishes.known) for snid, survey in nodes.items()})
     state.version = _version(ran, wishes.known)
+    state.sequencers = dict(wishes.known.sequencers) if wishes.known is not None else {}
     state.time = max((stream.last.time for stream in ran if stream.last is not None), default=0)
     held = {stream.lsid: commits for stream in ran if (commits := stream.held())}
-    _add_counters(state, streams, wishes.known)
-    topics = _topics(ran, wishes, state)
-    remarks += _forgotten(state, wishes.known)
+    _add_counters(state, found, wishes.known)
+    returned = bring_back(chains, wishes.known, nodes.keys(), wishes.without)
+    topics = _topics(ran, returned, wishes, state)
+    remarks += [one.remark for one in returned if one.remark]
+    remarks += _forgotten(state, wishes.known, returned)
     return Rebuilt(Checkpoint(state, held), topics, [one for stream in ran for one in stream.loose()], remarks)
 
 
@@ -149,19 +159,27 @@ def _node(survey: NodeSurvey, known: MetadataState | None) -> Node:
     return node
 
 
-def _replicas(surveys: Iterable[NodeSurvey]) -> dict[LogStreamID, dict[StorageNodeID, ReplicaSurvey]]:
-    found: dict[LogStreamID, dict[StorageNodeID, ReplicaSurvey]] = {}
+def _replicas(surveys: Iterable[NodeSurvey]) -> Found:
+    found: Found = {}
     for survey in surveys:
         for replica in survey.replicas:
             found.setdefault(replica.lsid, {})[survey.snid] = replica
     return found
 
 
+def _is_chain(lsid: LogStreamID, replicas: Mapping[StorageNodeID, ReplicaSurvey]) -> bool:
+    """Whether a sequencer orders a log stream."""
+    orderings = {replica.ordering for replica in replicas.values()}
+    if len(orderings) > 1:
+        raise errors.SurveysDisagree(f"log stream {lsid} is ordered by commits and by a sequencer on different nodes")
+    return orderings == {Ordering.SEQUENCER}
+
+
 def _check_all_there(streams: Iterable[_Stream], surveyed: Collection[StorageNodeID], wishes: Wishes) -> None:
     """A node that ran a log stream last may hold commit contexts that nobody else does, and later epochs."""
     ran_on = {stream.lsid: (stream.epoch, stream.ran_on) for stream in streams}
     for before in wishes.known.streams.values() if wishes.known is not None else ():
-        if before.epoch > ran_on.get(before.lsid, (0, frozenset()))[0]:
+        if before.status is not StreamStatus.CHAINED and before.epoch > ran_on.get(before.lsid, (0, frozenset()))[0]:
             ran_on[before.lsid] = (before.epoch, frozenset(before.replicas))
     missing: dict[StorageNodeID, list[LogStreamID]] = {}
     for lsid, (_, snids) in sorted(ran_on.items()):
@@ -308,15 +326,26 @@ def _runs(batches: Iterable[Stored]) -> list[list[Stored]]:
 # Topics
 
 
-def _topics(streams: Sequence[_Stream], wishes: Wishes, state: MetadataState) -> list[RebuiltTopic]:
+def _topics(
+    streams: Sequence[_Stream], returned: Sequence[Returned], wishes: Wishes, state: MetadataState
+) -> list[RebuiltTopic]:
     of_topic: dict[TopicID, list[_Stream]] = {}
     for stream in streams:
         of_topic.setdefault(stream.tpid, []).append(stream)
         before = wishes.known.streams.get(stream.lsid) if wishes.known is not None else None
         state.streams[stream.lsid] = stream.sealed(state.version, before)
-    if unknown := wishes.names.keys() - of_topic.keys():
+    sequenced = {one.tpid for one in returned}
+    if both := sorted(sequenced.intersection(of_topic)):
+        raise errors.SurveysDisagree(f"topics {_listed(both)} are ordered by commits and by a sequencer")
+    if unknown := wishes.names.keys() - of_topic.keys() - sequenced:
         raise errors.InvalidArgument(f"no storage node holds anything of topic {_listed(sorted(unknown))}")
     told = [_topic(tpid, ours, wishes, state) for tpid, ours in sorted(of_topic.items())]
+    told += [_sequenced(one, one.topic, wishes, state) for one in returned if one.topic is not None]
+    if (lost := [one.remark for one in returned if one.is_lost]) and not wishes.declare_lost:
+        raise errors.SurveysIncomplete(
+            f"{'; '.join(lost)}; with --declare-lost the rest is brought back, and what the nodes have of this stays "
+            "on their disks"
+        )
     names = [topic.name for topic in told]
     if len(set(names)) < len(names):
         raise errors.InvalidArgument(f"two topics would have one name: {', '.join(names)}")
@@ -346,6 +375,15 @@ def _topic(tpid: TopicID, streams: list[_Stream], wishes: Wishes, state: Metadat
     if lost:
         _add_lost(tpid, lost, state)
     return RebuiltTopic(tpid, topic.name, len(streams), GLSN(trim + 1), hwm, tuple(_joined(lost)), uncertain)
+
+
+def _sequenced(one: Returned, topic: Topic, wishes: Wishes, state: MetadataState) -> RebuiltTopic:
+    topic.name = wishes.names.get(one.tpid, topic.name)
+    state.topics[topic.tpid] = topic
+    for stream in one.streams:
+        stream.touched = state.version
+        state.streams[stream.lsid] = stream
+    return RebuiltTopic(topic.tpid, topic.name, len(one.streams), GLSN(topic.trim + 1), topic.hwm, (), 0)
 
 
 def _named(tpid: TopicID, streams: Iterable[_Stream], wishes: Wishes) -> Topic:
@@ -437,16 +475,18 @@ def _version(streams: Iterable[_Stream], known: MetadataState | None) -> Version
     return Version(max([0, *seen, known.version if known is not None else 0]) + VERSIONS_SKIPPED)
 
 
-def _add_counters(state: MetadataState, streams: Iterable[_Stream], known: MetadataState | None) -> None:
+def _add_counters(state: MetadataState, found: Found, known: MetadataState | None) -> None:
     next_tpid, next_lsid = (known.next_tpid, known.next_lsid) if known is not None else (1, 1)
-    state.next_tpid = TopicID(max([*(stream.tpid for stream in streams), next_tpid]) + IDS_SKIPPED)
-    state.next_lsid = LogStreamID(max([*(stream.lsid for stream in streams), next_lsid]) + IDS_SKIPPED)
+    tpids = [replica.tpid for replicas in found.values() for replica in replicas.values()]
+    state.next_tpid = TopicID(max([*tpids, next_tpid]) + IDS_SKIPPED)
+    state.next_lsid = LogStreamID(max([*found, next_lsid]) + IDS_SKIPPED)
 
 
-def _forgotten(state: MetadataState, known: MetadataState | None) -> list[str]:
+def _forgotten(state: MetadataState, known: MetadataState | None, returned: Iterable[Returned]) -> list[str]:
     if known is None:
         return []
-    topics = [topic.name for tpid, topic in sorted(known.topics.items()) if tpid not in state.topics]
+    there = {*state.topics, *(one.tpid for one in returned)}
+    topics = [topic.name for tpid, topic in sorted(known.topics.items()) if tpid not in there]
     streams = [
         lsid
         for lsid, stream in sorted(known.streams.items())

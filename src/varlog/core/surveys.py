@@ -11,7 +11,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from varlog.types import GLSN, LLSN, ClusterID, CommitContext, Epoch, LogStreamID, StorageNodeID, TopicID, Version
+from varlog.types import (
+    GLSN,
+    LLSN,
+    ClusterID,
+    CommitContext,
+    Epoch,
+    LogStreamID,
+    Ordering,
+    StorageNodeID,
+    TopicID,
+    Version,
+)
 
 KIND: Final = "node survey"
 
@@ -54,6 +65,8 @@ class ReplicaSurvey(msgspec.Struct, frozen=True):
     uncommitted: tuple[Stored, ...]
     damage: str = ""
     """What is wrong with its files; then the rest is what is known for sure to have been."""
+    ordering: Ordering = Ordering.COMMIT
+    """With a sequencer LLSN is GLSN, and there are no commit contexts: it tells its epoch, end and trim point."""
 
     @property
     def is_whole(self) -> bool:
