@@ -316,10 +316,10 @@ def test_S8_a_tail_that_was_left_out_and_does_not_know_is_found_out() -> None:
     """It was cut off from who made the projection, and is waited at by somebody who can reach it."""
     bench = Bench(projection(ONE))
     bench.serve()
-    assert not bench.subscription.wants_metadata
+    before = bench.subscription.wants_metadata
     bench.pass_time(LOOK_EVERY)
     bench.serve()
-    assert bench.subscription.wants_metadata
+    assert (before, bench.subscription.wants_metadata) == (False, True)
     bench.learn(projection({1: (1, 2)}, epoch=2))
     assert bench.asked(1)[0] == "sn/2"
 
@@ -432,3 +432,46 @@ def test_what_is_missing_is_every_own_position_that_is_not_written(
     assert all(made.block_end(a) >= b for a, b in found)
     assert made.own_from(LogStreamID(lsid), GLSN(60)) >= 60
     assert NEVER > 60
+
+
+@given(data=st.data())
+def test_rule24_whatever_the_order_of_writes_and_answers_every_position_comes_once(data: st.DataObject) -> None:
+    """Grants are written in any order, some at the very end; epochs and stripes change; answers come or are lost."""
+    block, chains = data.draw(st.integers(2, 6)), {1: (1, 2), 2: (2, 1)}
+    current = projection(chains, block=block)
+    bench = Bench(current)
+    granted: list[tuple[int, int]] = []
+    at = 1
+    for _ in range(data.draw(st.integers(1, 25))):
+        event = data.draw(st.sampled_from(("grant", "grant", "write", "serve", "lose", "seal", "time")))
+        if event == "grant":
+            number = min(data.draw(st.integers(1, block)), current.block_end(GLSN(at)) - at)
+            granted.append((at, number))
+            at += number
+        elif event == "write" and granted:
+            glsn, number = granted.pop(data.draw(st.integers(0, len(granted) - 1)))
+            bench.tails[current.stream_of(GLSN(glsn))].write(glsn, number)
+        elif event == "serve":
+            bench.serve()
+        elif event == "lose":
+            node = StorageNodeID(data.draw(st.integers(1, 2)))
+            bench.sent = [(to, asked) for to, asked in bench.sent if to != f"sn/{node}"]
+            bench.subscription.on_connected(node, bench.now)
+        elif event == "seal":
+            lsids = data.draw(st.sampled_from(((1,), (2,), (1, 2), (2, 1))))
+            stripes: tuple[tuple[int, tuple[int, ...]], ...] = tuple(
+                (stripe.begin, stripe.lsids) for stripe in current.stripes if stripe.begin < at
+            )
+            if {1, 2} <= {lsid for _, old in (*stripes, (at, lsids)) for lsid in old}:
+                stripes = (*stripes, (at, lsids))
+                current = projection(chains, epoch=current.epoch + 1, block=block, start=at, stripes=stripes)
+                bench.learn(current)
+        else:
+            bench.pass_time(data.draw(st.sampled_from((0.05, 0.3, 1.0))))
+    bench.serve()
+    for glsn, number in granted:  # as `mend` would have it in the end
+        bench.tails[current.stream_of(GLSN(glsn))].write(glsn, number)
+    bench.pass_time(2 * ASK_AGAIN)
+    bench.serve()
+    assert [n for glsn, number in bench.delivered for n in range(glsn, glsn + number)] == list(range(1, at))
+    assert all(glsn + number <= at for glsn, number in bench.mended), "nothing that was not given out"
