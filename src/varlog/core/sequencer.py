@@ -62,6 +62,14 @@ class _Counter:
     def grant(self, asked: Next, now: int) -> tuple[Granted, int]:
         """The answer, and how many positions it grants; or raises why there are none."""
         counts = asked.counts
+        if (
+            len(counts) == 1 and 0 < counts[0] <= self.block_end - self.next
+        ):  # of a single append, nothing more is needed
+            glsn = self.next
+            self.next = glsn + counts[0]
+            if now > self.time:
+                self.time = now
+            return Granted(asked.request, 0, asked.epoch, (glsn,), self.time), counts[0]
         if not counts or min(counts) < 1:
             raise errors.InvalidArgument("positions are asked for one or more batches, each of one entry or more")
         if max(counts) > self.block:

@@ -36,7 +36,9 @@ from varlog.core.messages import (
 )
 from varlog.errors import BatchTooLarge, InvalidArgument, ProtocolError
 from varlog.wire.hot import (
+    FRAME,
     HEADER_BYTES,
+    LAYOUTS,
     MAX_DETAIL_BYTES,
     MAX_SCAN_REPLY,
     RUN_BYTES,
@@ -60,25 +62,31 @@ MAX_CHAIN_ANSWER: Final = MAX_SCAN_REPLY
 
 def next_positions(number: int) -> Codec:
     pack, unpack, head = fixed_part(Next)
-    pack_one, unpack_one = Struct("<I").pack, Struct("<I").unpack_from
-    most = limits.MAX_GRANTS
+    pack_one, unpack_one = Struct(FRAME + LAYOUTS[Next] + "I").pack, Struct("<" + LAYOUTS[Next] + "I").unpack_from
+    most, one = limits.MAX_GRANTS, head + 4
 
     def encode(message: Next, out: Out) -> int:
         counts = message.counts
         n = len(counts)
+        if n == 1:
+            out(sealed(pack_one(one, number, 0, message.request, message.tpid, message.epoch, 1, counts[0])))
+            return HEADER_BYTES + one
         if not 0 < n <= most:
             raise InvalidArgument(f"positions for {n} batches; a request asks for one, and at most {most}")
         size = head + n * 4
-        columns = pack_one(*counts) if n == 1 else struct.pack(f"<{n}I", *counts)
+        columns = struct.pack(f"<{n}I", *counts)
         out(sealed(pack(size, number, 0, message.request, message.tpid, message.epoch, n) + columns))
         return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
+        if end - begin == one:
+            request, tpid, epoch, n, count = unpack_one(view, begin)
+            if n == 1:
+                return Next(request, tpid, epoch, (count,))
         request, tpid, epoch, n = unpack(view, begin)
         if not n or end - begin != head + n * 4:
             raise ProtocolError(f"positions for {n} batches in {end - begin} bytes")
-        counts = unpack_one(view, begin + head) if n == 1 else struct.unpack_from(f"<{n}I", view, begin + head)
-        return Next(request, tpid, epoch, counts)
+        return Next(request, tpid, epoch, struct.unpack_from(f"<{n}I", view, begin + head))
 
     return Codec(encode, decode, decode, head + 4, head + most * 4)
 
@@ -86,19 +94,24 @@ def next_positions(number: int) -> Codec:
 def granted(number: int) -> Codec:
     pack, unpack, head = fixed_part(Granted)
     skip = Struct("<QI")
-    pack_one, unpack_one = Struct("<Q").pack, Struct("<Q").unpack_from
+    pack_one, unpack_one = Struct(FRAME + LAYOUTS[Granted] + "Q").pack, Struct("<" + LAYOUTS[Granted] + "Q").unpack_from
+    one = head + 8
     most = limits.MAX_GRANTS
     """For each batch something may have been skipped, once."""
 
     def encode(message: Granted, out: Out) -> int:
         glsns, skipped = message.glsns, message.skipped
+        if len(glsns) == 1 and not skipped and not message.detail:
+            frame = pack_one(
+                one, number, 0, message.request, message.code, message.epoch, message.time, 1, 0, 0, glsns[0]
+            )  # fmt: skip
+            out(sealed(frame))
+            return HEADER_BYTES + one
         detail = message.detail.encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
         n, m = len(glsns), len(skipped)
         if n > most or m > most:
             raise InvalidArgument(f"{n} positions, {m} skipped; a message grants at most {most}")
-        columns = pack_one(*glsns) if n == 1 else struct.pack(f"<{n}Q", *glsns)
-        if m or detail:
-            columns = b"".join((columns, *[skip.pack(*each) for each in skipped], detail))
+        columns = b"".join((struct.pack(f"<{n}Q", *glsns), *[skip.pack(*each) for each in skipped], detail))
         size = head + len(columns)
         fixed = pack(
             size, number, 0, message.request, message.code, message.epoch, message.time, n, m, len(detail)
@@ -107,15 +120,17 @@ def granted(number: int) -> Codec:
         return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
+        if end - begin == one:
+            request, code, epoch, time, n, m, told, glsn = unpack_one(view, begin)
+            if n == 1 and not m and not told:
+                return Granted(request, code, epoch, (glsn,), time)
         request, code, epoch, time, n, m, told = unpack(view, begin)
         at = begin + head
         skipped_at = at + n * 8
         detail_at = skipped_at + m * skip.size
         if detail_at + told != end:
             raise ProtocolError(f"{n} positions and {m} skipped in {end - begin} bytes")
-        glsns = unpack_one(view, at) if n == 1 else struct.unpack_from(f"<{n}Q", view, at)
-        if detail_at == end and not m:
-            return Granted(request, code, epoch, glsns, time)
+        glsns = struct.unpack_from(f"<{n}Q", view, at)
         skipped = tuple(skip.iter_unpack(view[skipped_at:detail_at]))
         return Granted(request, code, epoch, glsns, time, skipped, str(view[detail_at:end], "utf-8", "replace"))
 
