@@ -171,10 +171,13 @@ class PositionReader(Residents[PositionIndex]):
         seq, offset = written
         if segment.seq > seq or (segment.seq == seq and offset is not None and line.offset >= offset):
             return None
-        with self.borrow(segment) as resident:
-            for _, frame in _frames(resident.file, segment, [line]):
-                return _stored(line, frame)
-        return None
+        resident = self.take(segment)
+        try:
+            frame = next(read_run(resident.file, segment, [(line.glsn, line.offset, line.size)]))
+        finally:
+            self.give_back(resident)
+        _check(frame, line, segment)
+        return _stored(line, frame)
 
 
 def _joined(
@@ -213,10 +216,14 @@ def _frames(file: File, segment: PositionSegment, run: list[Line]) -> Iterator[t
     """Lines with their frames, which must be what the index says they are."""
     frames = read_run(file, segment, [(line.glsn, line.offset, line.size) for line in run])
     for line, frame in zip(run, frames, strict=True):
-        header = frame.header
-        if (header.prev_sequence, header.count, header.check) != line[1:4]:
-            raise Corrupt("an index that is not that of its frames", segment=segment.name, offset=segment.index_offset)
+        _check(frame, line, segment)
         yield line, frame
+
+
+def _check(frame: StoredFrame, line: Line, segment: PositionSegment) -> None:
+    header = frame.header
+    if (header.prev_sequence, header.count, header.check) != line[1:4]:
+        raise Corrupt("an index that is not that of its frames", segment=segment.name, offset=segment.index_offset)
 
 
 def _stored(line: Line, frame: StoredFrame) -> StoredBatch:

@@ -59,17 +59,21 @@ class Residents(Generic[Index]):
 
     @contextmanager
     def borrow(self, segment: SegmentFile[Index]) -> Iterator[Resident[Index]]:
-        resident = self._take(segment)
+        resident = self.take(segment)
         try:
             yield resident
         finally:
-            with self._lock:
-                resident.users -= 1
-                close = resident.evicted and resident.users == 0
-            if close:
-                resident.file.close()
+            self.give_back(resident)
 
-    def _take(self, segment: SegmentFile[Index]) -> Resident[Index]:
+    def give_back(self, resident: Resident[Index]) -> None:
+        with self._lock:
+            resident.users -= 1
+            close = resident.evicted and resident.users == 0
+        if close:
+            resident.file.close()
+
+    def take(self, segment: SegmentFile[Index]) -> Resident[Index]:
+        """A segment's file, open until it is given back."""
         with self._lock:
             resident = self._residents.get(segment.seq)
             if resident is not None:
