@@ -138,3 +138,18 @@ def test_rule15_a_node_is_scrubbed_and_tells_what_it_found(bare: Shell, tmp_path
 
 def test_a_node_that_is_not_there_is_not_scrubbed(shell: Shell) -> None:
     assert shell.run("node", "scrub", "77", "--json").failure["error"] == "UnknownNode"
+
+
+def test_a_topic_that_a_sequencer_orders(shell: Shell) -> None:
+    shell.run("topic", "add", "moves", "--ordering", "sequencer", "--streams", "2")
+    shell.feed(b"".join(b"%099d\n" % number for number in range(6000)), "append", "--topic", "moves")
+    found = shell.run("verify", "moves", "--json").record
+    assert (found["verdict"], found["first"], found["missing"], found["twice"]) == ("consistent", 1, [], [])
+    assert {(replica["role"], replica["finding"]) for replica in found["replicas"]} == {
+        ("head", "equal"), ("middle", "equal"), ("tail", "equal"),
+    }  # fmt: skip
+    last = found["last"]
+    assert last >= 6000, "with what was left out at the end of a block"
+    assert found["entries"] == 3 * last
+    assert f"every position from GLSN 1 to {last} is there exactly once\n" in shell.run("verify", "moves").text
+    assert shell.run("topic", "remove", "moves", "--yes").code == 0

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from varlog import errors
+from varlog.core.chain_findings import findings_of_chain
 from varlog.core.findings import Look, Severity, finding
 from varlog.core.messages import Finding, ReplicaInfo, StreamInfo
 from varlog.core.steps import failure, name, nodes
@@ -33,7 +34,8 @@ def findings_of_streams(look: Look) -> Iterator[Finding]:
             seconds, what = look.since(Sight.ABORTED, stream.lsid), "its making was given up"
             yield _note(look, stream, "stream-given-up", what, seconds)
         else:
-            yield from _status(look, stream)
+            is_chain = stream.status is StreamStatus.CHAINED
+            yield from findings_of_chain(look, stream) if is_chain else _status(look, stream)
             yield from _short(look, stream)
             yield from _replicas(look, stream)
 
@@ -203,7 +205,7 @@ def _broken(look: Look, stream: StreamInfo, snid: StorageNodeID, replica: Replic
     others = [
         other
         for other, found in look.world.replicas(stream.lsid).items()
-        if other != snid and found.healthy and found.committed_end >= stream.llsn_end
+        if other != snid and found.healthy and _is_complete(stream, other, found)
     ]
     what = f"the replica on node {snid} {failure(replica)}"
     if not others:
@@ -220,11 +222,19 @@ def _broken(look: Look, stream: StreamInfo, snid: StorageNodeID, replica: Replic
     )
 
 
+def _is_complete(stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> bool:
+    if stream.status is StreamStatus.CHAINED:
+        return snid in stream.replicas
+    return replica.committed_end >= stream.llsn_end
+
+
 def _copying(look: Look, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> Finding:
-    have, end = replica.committed_end - 1, max(replica.source_end, stream.llsn_end) - 1
-    done = f"{have} of {end} entries ({100 * have // max(1, end)} %)"
+    reached = look.world.reached(snid, stream.lsid)
+    have, end = reached - 1, max(replica.source_end, stream.llsn_end) - 1
+    unit = "positions" if stream.status is StreamStatus.CHAINED else "entries"
+    done = f"{have} of {end} {unit} ({100 * have // max(1, end)} %)"
     what = f"node {snid} copies the log from node {replica.source}: {done}"
-    stuck = look.since(Sight.BEHIND, stream.lsid, snid, replica.committed_end) or 0.0
+    stuck = look.since(Sight.BEHIND, stream.lsid, snid, reached) or 0.0
     if stuck < STUCK_TOO_LONG:
         return _note(look, stream, "replica-copying", what, None)
     return finding(

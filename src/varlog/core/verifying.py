@@ -12,6 +12,10 @@ found; then those that are outvoted are left behind, and the others go on. Membe
 A replica outside the set is compared as far as it goes: what it lacks beyond is no fault. A member that lacks something
 or cannot be asked makes the verification *incomplete*; a difference, damage, or a position that is missing or there
 twice makes the topic *inconsistent*.
+
+A topic that a sequencer orders is walked to its tail, which whoever begins the verification has to know: up to there
+every position is written, on every member of its chain. Beyond it a head may have what its tail lacks. What a replica
+outside of a chain has says nothing: it serves nobody before it has become a copy.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from typing import Final, NamedTuple
 from varlog import errors
 from varlog.core.fingerprints import Density
 from varlog.core.messages import Fingerprint, Info, Metadata, ReplicaInfo, StreamInfo, TopicInfo
-from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LogStreamID, Ordering, StorageNodeID, StreamStatus
 
 _NOT_THERE: Final = (StreamStatus.CREATING, StreamStatus.ABORTED)
 _BROKEN: Final = frozenset({errors.Corrupt.code, errors.ConsistencyViolation.code, errors.Poisoned.code})
@@ -49,6 +53,10 @@ class Role(StrEnum):
     BACKUP = "backup"
     OUTSIDE = "outside"
     """It is not in the set: it was taken out of it, or is on its way in."""
+    HEAD = "head"
+    MIDDLE = "middle"
+    TAIL = "tail"
+    """Of a chain."""
 
 
 class Finding(StrEnum):
@@ -105,11 +113,11 @@ class Copy:
 class _Walk:
     """One log stream: how far it has been compared, and who takes part."""
 
-    def __init__(self, stream: StreamInfo, begin: int, copies: list[Copy]) -> None:
+    def __init__(self, stream: StreamInfo, begin: int, end: int, copies: list[Copy]) -> None:
         self.stream = stream
         self.lsid = stream.lsid
         self.cursor = begin
-        self.end = _end(stream)
+        self.end = end
         self.copies = copies
         self.llsn_end = 0
         """Of what has been compared; 0 if nothing."""
@@ -127,7 +135,8 @@ class _Walk:
 
 
 class Verification:
-    """See the module's text. `infos` holds the nodes that answered, `silent` why the others did not."""
+    """See the module's text. `infos` holds the nodes that answered, `silent` why the others did not. `topic.hwm` is the
+    tail of a topic that a sequencer orders."""
 
     def __init__(
         self, metadata: Metadata, topic: TopicInfo, infos: Mapping[int, Info], silent: Mapping[int, str]
@@ -138,9 +147,16 @@ class Verification:
         for snid, info in infos.items():
             for replica in info.replicas:
                 hosted.setdefault(replica.lsid, {})[snid] = replica
-        self._walks = [_Walk(s, topic.trim + 1, _copies(s, hosted.get(s.lsid, {}), infos, silent)) for s in streams]
+        self._walks = []
+        for stream in _chained(topic, streams):
+            is_chain = stream.status is StreamStatus.CHAINED
+            end = topic.hwm + 1 if is_chain else _end(stream)
+            copies = _copies(stream, end, hosted.get(stream.lsid, {}), infos, silent)
+            if is_chain:
+                copies = [copy for copy in copies if copy.is_member]
+            self._walks.append(_Walk(stream, topic.trim + 1, end, copies))
         lost = [(s.lost_begin, s.lost_end) for s in streams if s.lost_end > s.lost_begin]
-        self.density = Density(GLSN(topic.trim + 1), [s.lsid for s in streams], lost)
+        self.density = Density(GLSN(topic.trim + 1), [walk.lsid for walk in self._walks], lost)
         self.faults: list[str] = []
         """What is wrong with a log stream as a whole."""
         self.unread: dict[LogStreamID, int] = {}
@@ -229,10 +245,11 @@ class Verification:
             if found.first_version != walk.version and found.prev_hwm < walk.hwm:
                 self.faults.append(f"log stream {walk.lsid}: its commits go back at GLSN {walk.cursor}")
             walk.llsn_end, walk.version, walk.hwm = found.llsn_end, found.last_version, found.hwm
+        entries = sum(end - begin for begin, end in found.spans)
         for copy in answers:
-            copy.entries += found.llsn_end - found.llsn_begin
+            copy.entries += entries
             if len(answers) > 1:
-                copy.confirmed += found.llsn_end - found.llsn_begin
+                copy.confirmed += entries
         walk.cursor = found.next_glsn or end
         self.density.add(walk.lsid, found.spans, walk.cursor)
 
@@ -292,20 +309,41 @@ def _parties(answers: Mapping[Copy, Fingerprint]) -> list[list[Copy]]:
 
 
 def _weight(party: Seq[Copy]) -> tuple[int, int, bool]:
-    """Members of the set count most; of two equal parties the one with the primary goes on."""
+    """Members of the set count most; of two equal parties the one with the primary, or the head, goes on."""
     members = sum(copy.is_member for copy in party)
-    return members, len(party), any(copy.role is Role.PRIMARY for copy in party)
+    return members, len(party), any(copy.role in (Role.PRIMARY, Role.HEAD) for copy in party)
+
+
+def _chained(topic: TopicInfo, streams: Seq[StreamInfo]) -> Seq[StreamInfo]:
+    """Of a topic that a sequencer orders, the log streams that positions lie in."""
+    if topic.ordering is not Ordering.SEQUENCER:
+        return streams
+    known = {chain.lsid for chain in topic.projection.chains} if topic.projection is not None else set()
+    return [stream for stream in streams if stream.lsid in known]
+
+
+def _role(stream: StreamInfo, snid: StorageNodeID) -> Role:
+    if snid not in stream.replicas:
+        return Role.OUTSIDE
+    if stream.status is not StreamStatus.CHAINED:
+        return Role.PRIMARY if snid == stream.primary else Role.BACKUP
+    if snid == stream.replicas[0]:
+        return Role.HEAD
+    return Role.TAIL if snid == stream.replicas[-1] else Role.MIDDLE
 
 
 def _copies(
-    stream: StreamInfo, hosted: Mapping[int, ReplicaInfo], infos: Mapping[int, Info], silent: Mapping[int, str]
+    stream: StreamInfo,
+    end: int,
+    hosted: Mapping[int, ReplicaInfo],
+    infos: Mapping[int, Info],
+    silent: Mapping[int, str],
 ) -> list[Copy]:
     """Every replica of a log stream that is in its set, or that a node tells of."""
     copies = []
     outside = sorted(snid for snid in hosted if snid not in stream.replicas)
     for snid in (*stream.replicas, *map(StorageNodeID, outside)):
-        role = Role.PRIMARY if snid == stream.primary else Role.BACKUP
-        copy = Copy(stream.lsid, snid, role if snid in stream.replicas else Role.OUTSIDE)
+        copy = Copy(stream.lsid, snid, _role(stream, snid))
         copies.append(copy)
         replica = hosted.get(snid)
         if replica is None and snid in infos:
@@ -315,7 +353,7 @@ def _copies(
         elif not replica.healthy and replica.fault == errors.Corrupt.code:
             copy.leave(Finding.DAMAGED, "damage was found before, and it was not repaired yet")
         else:
-            copy.end = min(replica.local_hwm + 1, _end(stream))
+            copy.end = end if stream.status is StreamStatus.CHAINED else min(replica.local_hwm + 1, end)
     return copies
 
 
