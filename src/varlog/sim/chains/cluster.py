@@ -164,7 +164,7 @@ class ChainCluster:
         for _ in range(self.shape.dooms):
             self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._doom, rng)
         if self.shape.grows:
-            self.world.at(rng.uniform(0.0, FAULT_SECONDS), self._grow, rng)
+            self.world.at(rng.uniform(0.0, FAULT_SECONDS), self.manager.add_stream)
 
     def _doom(self, rng: Random) -> None:
         doom = rng.choice(tuple(Doom))
@@ -172,10 +172,6 @@ class ChainCluster:
         client = rng.choice([client for client in self.clients if isinstance(client, kind)])
         if client.process.alive and client.doom is None:
             client.doom = doom
-
-    def _grow(self, rng: Random) -> None:
-        snids = [host.snid for host in self.nodes]
-        self.manager.add_stream(tuple(rng.sample(snids, self.shape.replication_factor)))
 
     def _die(self, name: str) -> None:
         """A doomed client ends."""

@@ -1,8 +1,7 @@
-"""The simulated manager of chains: makes the cluster, and sees that chains have as many members as they should.
+"""The simulated manager of chains: makes the cluster, and then does what the production manager decides.
 
-It asks everyone how they are a few times a second. A chain that has a member which is gone or has failed is
-reconfigured without it, if no client did that before. A chain with too few members gets one at its tail: the node that
-came back, or another one, follows the chain until it lacks little, and joins in a reconfiguration (rule 22).
+It asks everyone how they are a few times a second and sends what `varlog.core.manager` decides; where that wants a
+topic reconfigured, it holds the conversation. Nothing of it outlives its process.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from varlog import errors
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.conversing import Answer, Conversation, Requests
 from varlog.core.identity import SECRET_BYTES, new_secret, proof_of
+from varlog.core.manager import reconcile
 from varlog.core.messages import (
     AddLogStream,
+    AddStream,
     AdoptIdentity,
     ChainCopied,
-    ChainCopy,
     CreateStream,
     CreateTopic,
     Decided,
@@ -32,24 +32,25 @@ from varlog.core.messages import (
     RegisterManager,
     RegisterNode,
     RegisterStream,
-    RemoveLogStream,
-    ReopenLogStream,
-    ReplicaInfo,
+    RenewNode,
+    ReplicaReply,
 )
-from varlog.core.projection import Chain, Projection
 from varlog.core.reconfiguring import PAUSE, Change, reconfigure
 from varlog.core.registration import Registrar
+from varlog.core.steps import Reconfigure, Step
+from varlog.core.world import Memory
+from varlog.manager.doing import Doing
+from varlog.manager.lookout import Lookout
+from varlog.manager.reconfiguring import Reconfigurations
 from varlog.sim.chains.clients import TOPIC
 from varlog.sim.chains.talking import Talks
+from varlog.sim.managing import COLLECT_AFTER, FRESH, HEARTBEAT, REGISTER_EVERY, REPLACE_AFTER
 from varlog.sim.network import Network
 from varlog.sim.process import Process
 from varlog.types import GLSN, LogStreamID, Ordering, StorageNodeID
 
-HEARTBEAT: Final = 0.2
-FRESH: Final = 1.0
-SMALL_LAG: Final = 32
-LOOKS: Final = 60
-"""How often, a pause apart, it is looked whether a replica that follows has caught up."""
+TOPIC_NAME: Final = "log"
+ATTEMPTS: Final = 60
 _AGAIN: Final = frozenset(
     error.code for error in (errors.NotLeader, errors.StandBy, errors.Busy, errors.DeadlineExceeded, errors.Unreachable)
 )
@@ -58,11 +59,18 @@ _AGAIN: Final = frozenset(
 class Repair(Enum):
     """What the manager did."""
 
-    LEFT_OUT = "chain was reconfigured without a member that had failed"
-    JOINED = "replica joined a chain at its tail"
-    NOT_JOINED = "replica that was to join a chain did not"
-    MADE_ANEW = "replica was made anew"
+    LEFT_OUT = "manager reconfigured a topic without members that had failed"
+    JOINED = "manager let replicas join chains at their tails"
+    OVERTOOK = "manager went above an epoch that somebody had sealed in and not proposed"
+    FAILED = "manager's reconfiguration came to nothing"
     GROWN = "log stream was added"
+    NOT_GROWN = "log stream was not added"
+
+    @classmethod
+    def of(cls, change: Change) -> Repair:
+        if change.joiners:
+            return cls.JOINED
+        return cls.LEFT_OUT if change.suspects or change.leavers else cls.OVERTOOK
 
 
 class RepairerHost:
@@ -90,12 +98,16 @@ class RepairerHost:
     def start(self) -> None:
         """Begin; the process is alive."""
         self._talks.clear()
-        self._is_busy = False
-        self._metadata: Metadata | None = None
-        self._infos: dict[StorageNodeID, tuple[float, Info]] = {}
+        self._lookout = Lookout()
+        self._memory = Memory()
+        self._doing = Doing()
+        self._reconfigurations = Reconfigurations()
         self._registrar = Registrar(self._request, self._fresh, self._secret)
+        self._leads = False
+        self._registration = 0
+        self._register_at = 0.0
         if not self.is_set_up:
-            self._begin(self._set_up(), self._on_set_up)
+            self._talks.begin(self._set_up(), self._on_set_up)
         self._tick()
 
     def kill(self) -> None:
@@ -108,37 +120,11 @@ class RepairerHost:
     def _secret(self) -> str:
         return new_secret(self._rng.randbytes(SECRET_BYTES))
 
+    def _fresh(self) -> dict[StorageNodeID, Info]:
+        return self._lookout.fresh_infos(FRESH, self.process.monotonic())
+
     def _send(self, address: str, message: Message) -> None:
         self._network.send(self.process, address, message)
-
-    def _receive(self, _source: str, message: Message) -> None:
-        if isinstance(message, Metadata) and (self._metadata is None or message.version >= self._metadata.version):
-            self._metadata = message
-        if isinstance(message, Info):
-            self._infos[message.snid] = (self.process.monotonic(), message)
-        self._talks.on_answer(message)
-
-    def _fresh(self) -> dict[StorageNodeID, Info]:
-        """The nodes that answered lately."""
-        since = self.process.monotonic() - FRESH
-        return {snid: info for snid, (at, info) in sorted(self._infos.items()) if at >= since}
-
-    def _tick(self) -> None:
-        self._send(METADATA_REPOSITORY, RegisterManager(self._request(), self.process.name))
-        self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
-        for snid in self._snids:
-            self._send(node_address(snid), GetInfo(self._request()))
-        if self.is_set_up and not self._is_busy:
-            self._act()
-        self.process.at(HEARTBEAT, self._tick)
-
-    def _begin(self, conversation: Conversation, ended: Callable[[int | errors.VarlogError], None]) -> None:
-        self._is_busy = True
-        self._talks.begin(conversation, ended)
-
-    def _rest(self, outcome: int | errors.VarlogError) -> None:
-        self.process.world.note("manager", self.process, outcome)
-        self._is_busy = False
 
     # The cluster is made
 
@@ -148,49 +134,28 @@ class RepairerHost:
             yield from self._insist(METADATA_REPOSITORY, RegisterNode, snid, "", (), proof_of(snid, secret))
             yield from self._insist(node_address(snid), AdoptIdentity, snid, secret, 1)
         factor = len(self._streams[0])
-        fields = ("log", factor, 1, GLSN(1), Ordering.SEQUENCER, self._block)
+        fields = (TOPIC_NAME, factor, 1, GLSN(1), Ordering.SEQUENCER, self._block)
         yield from self._insist(METADATA_REPOSITORY, CreateTopic, *fields)
         for replicas in self._streams:
-            yield from self._add_stream(replicas)
+            created = yield from self._insist(METADATA_REPOSITORY, CreateStream, TOPIC)
+            assert isinstance(created, Decided)
+            lsid = LogStreamID(created.value)
+            for snid in replicas:
+                yield from self._insist(node_address(snid), AddLogStream, TOPIC, lsid, "", Ordering.SEQUENCER)
+            yield from self._insist(METADATA_REPOSITORY, RegisterStream, lsid, replicas, ("",) * len(replicas))
         return (yield from reconfigure(self._request, TOPIC, Change()))
 
     def _on_set_up(self, outcome: int | errors.VarlogError) -> None:
         if isinstance(outcome, errors.VarlogError):  # there is no sequencer yet, perhaps
-            self._begin(reconfigure(self._request, TOPIC, Change()), self._on_set_up)
-            return
-        self.is_set_up = True
-        self._rest(outcome)
-
-    def _add_stream(self, replicas: tuple[StorageNodeID, ...]) -> Conversation:
-        created = yield from self._insist(METADATA_REPOSITORY, CreateStream, TOPIC)
-        assert isinstance(created, Decided)
-        lsid = LogStreamID(created.value)
-        for snid in replicas:
-            yield from self._insist(node_address(snid), AddLogStream, TOPIC, lsid, "", Ordering.SEQUENCER)
-        yield from self._insist(METADATA_REPOSITORY, RegisterStream, lsid, replicas, ("",) * len(replicas))
-        return lsid
-
-    def add_stream(self, replicas: tuple[StorageNodeID, ...]) -> None:
-        """Let positions go to one more log stream."""
-        if not self.process.alive or self._is_busy:
-            return
-
-        def grow() -> Conversation:
-            yield from self._add_stream(replicas)
-            return (yield from reconfigure(self._request, TOPIC, Change()))
-
-        def ended(outcome: int | errors.VarlogError) -> None:
-            if not isinstance(outcome, errors.VarlogError):
-                self.process.world.count(Repair.GROWN, self.process)
-            self._rest(outcome)
-
-        self._begin(grow(), ended)
+            self._talks.begin(reconfigure(self._request, TOPIC, Change()), self._on_set_up)
+        else:
+            self.is_set_up = True
 
     def _insist(
         self, address: str, kind: Callable[..., Message], *fields: object
     ) -> Generator[Requests, Seq[Answer], Answer]:
         """Ask again until somebody has the time to answer."""
-        for _ in range(LOOKS):
+        for _ in range(ATTEMPTS):
             (answer,) = yield [(address, kind(self._request(), *fields))]
             code = answer.code if isinstance(answer, errors.VarlogError) else getattr(answer, "code", 0)
             if code not in _AGAIN:
@@ -200,87 +165,78 @@ class RepairerHost:
             yield PAUSE
         raise errors.DeadlineExceeded(f"{address} had no time for {kind.__name__}")
 
-    # Chains are repaired
+    # An operator
 
-    def _act(self) -> None:
-        """Do the first thing that is to be done."""
-        metadata, infos = self._metadata, self._fresh()
-        topic = next((topic for topic in metadata.topics if topic.tpid == TOPIC), None) if metadata else None
-        if topic is None or topic.projection is None or not infos:
-            return
-        for snid, info in infos.items():
-            if not info.is_identified:
-                self._begin(self._registrar.renew_node(snid), self._rest)
-                return
-        for chain in topic.projection.chains:
-            if self._repair(topic.projection, chain, topic.replication_factor, infos):
-                return
-
-    def _repair(self, projection: Projection, chain: Chain, factor: int, infos: dict[StorageNodeID, Info]) -> bool:
-        """Whether something is done for a chain."""
-        sound = [snid for snid in chain.nodes if (replica := _replica(infos, chain.lsid, snid)) and replica.healthy]
-        failed = [snid for snid in chain.nodes if snid not in sound]
-        if failed and sound:
-            self._leave_out(projection, chain, failed)
-            return True
-        if failed:
-            return self._mend_last(chain, infos)
-        if len(chain.nodes) >= factor:
-            return False
-        outside = [snid for snid in infos if snid not in chain.nodes]
-        outside.sort(key=lambda snid: (_replica(infos, chain.lsid, snid) is None, snid))
-        if not outside:
-            return False
-        self._begin(self._join(projection, chain, outside[0], infos), self._on_joined)
-        return True
-
-    def _leave_out(self, projection: Projection, chain: Chain, failed: Seq[StorageNodeID]) -> None:
-        change = Change(projection.epoch, leavers=frozenset((chain.lsid, snid) for snid in failed))
+    def add_stream(self) -> None:
+        """Let positions go to one more log stream."""
 
         def ended(outcome: int | errors.VarlogError) -> None:
-            if not isinstance(outcome, errors.VarlogError):
-                self.process.world.count(Repair.LEFT_OUT, self.process, chain)
-            self._rest(outcome)
+            failed = isinstance(outcome, errors.VarlogError)
+            self.process.world.count(Repair.NOT_GROWN if failed else Repair.GROWN, self.process, outcome)
 
-        self._begin(reconfigure(self._request, TOPIC, change), ended)
+        if self.process.alive:
+            self._talks.begin(self._registrar.begin(AddStream(0, TOPIC_NAME)), ended)
 
-    def _mend_last(self, chain: Chain, infos: dict[StorageNodeID, Info]) -> bool:
-        """Nobody else has what the last members have: one that only failed to write is opened once more."""
-        for snid in chain.nodes:
-            replica = _replica(infos, chain.lsid, snid)
-            if replica is not None and not replica.healthy and replica.fault != errors.Corrupt.code:
-                self._send(node_address(snid), ReopenLogStream(self._request(), chain.lsid))
-        return False
+    # Watching
 
-    def _join(
-        self, projection: Projection, chain: Chain, snid: StorageNodeID, infos: dict[StorageNodeID, Info]
-    ) -> Conversation:
-        """A node that is outside of a chain follows it, and joins it when it lacks little."""
-        lsid, to = chain.lsid, node_address(snid)
-        replica = _replica(infos, lsid, snid)
-        if replica is not None and not replica.healthy:
-            yield [(to, RemoveLogStream(self._request(), lsid, failed_only=True))]
-        if replica is None or not replica.healthy:
-            self.process.world.count(Repair.MADE_ANEW, self.process, chain, snid)
-            yield from self._insist(to, AddLogStream, TOPIC, lsid, "", Ordering.SEQUENCER)
-        for _ in range(LOOKS):
-            (answer,) = yield [(to, ChainCopy(self._request(), lsid, projection.epoch, chain.tail))]
-            if isinstance(answer, errors.VarlogError):
-                raise answer
-            if not isinstance(answer, ChainCopied) or answer.code:
-                raise errors.VarlogError.of(getattr(answer, "code", 0), getattr(answer, "detail", ""))
-            if answer.is_complete or 0 < answer.source_end <= answer.copied + SMALL_LAG:
-                break
-            yield PAUSE
-        yield from reconfigure(self._request, TOPIC, Change(None, joiners=((lsid, snid),)))
-        return snid
+    def _tick(self) -> None:
+        now = self.process.monotonic()
+        if now >= self._register_at:
+            self._register_at = now + REGISTER_EVERY
+            self._registration = self._request()
+            self._send(METADATA_REPOSITORY, RegisterManager(self._registration, self.process.name))
+        self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
+        self._act()
+        self.process.at(HEARTBEAT, self._tick)
 
-    def _on_joined(self, outcome: int | errors.VarlogError) -> None:
-        joined = not isinstance(outcome, errors.VarlogError)
-        self.process.world.count(Repair.JOINED if joined else Repair.NOT_JOINED, self.process)
-        self._rest(outcome)
+    def _receive(self, _source: str, message: Message) -> None:
+        now, known = self.process.monotonic(), self._lookout.metadata
+        match message:
+            case Metadata():
+                if known is None or message.version >= known.version:
+                    self._lookout.on_metadata(message, self._requests, now)
+                    for node in message.nodes:
+                        self._send(node_address(node.snid), GetInfo(self._request()))
+            case Info():
+                if self._lookout.on_info(message, now):
+                    self._act()
+            case ChainCopied():
+                self._lookout.on_copied(message)
+            case Decided(request, code) if request == self._registration:
+                self._leads = code == 0
+            case ReplicaReply():
+                self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
+            case _:
+                pass
+        self._talks.on_answer(message)
 
+    def _act(self) -> None:
+        world = self._lookout.world(self.process.monotonic(), lambda _: True, frozenset())
+        if world is None or not self.is_set_up:
+            return
+        self._memory.observe(world)
+        if not self._leads:
+            return
+        steps = reconcile(world, self._memory, self._request, replace_after=REPLACE_AFTER, collect_after=COLLECT_AFTER)
+        for step, is_new in self._doing.take(steps, world.now):
+            if is_new:
+                self.process.world.trace("manager", self.process, step.sentence)
+            self._do(step, world.now)
 
-def _replica(infos: dict[StorageNodeID, Info], lsid: LogStreamID, snid: StorageNodeID) -> ReplicaInfo | None:
-    info = infos.get(snid)
-    return next((replica for replica in info.replicas if replica.lsid == lsid), None) if info is not None else None
+    def _do(self, step: Step, now: float) -> None:
+        if step.reconfigure is not None:
+            if self._reconfigurations.begin(step.reconfigure, now):
+                self._reconfigure(step.reconfigure)
+        elif isinstance(step.message, RenewNode):
+            if step.message.snid not in self._registrar.giving:
+                self._talks.begin(self._registrar.renew_node(step.message.snid), lambda _: None)
+        elif step.message is not None:
+            self._send(step.address, step.message)
+
+    def _reconfigure(self, wanted: Reconfigure) -> None:
+        def ended(outcome: int | errors.VarlogError) -> None:
+            self._reconfigurations.end(wanted, self.process.monotonic())
+            failed = isinstance(outcome, errors.VarlogError)
+            self.process.world.count(Repair.FAILED if failed else Repair.of(wanted.change), self.process, outcome)
+
+        self._talks.begin(reconfigure(self._request, wanted.tpid, wanted.change), ended)
