@@ -362,6 +362,25 @@ def test_a_batch_that_reaches_beyond_the_new_start_never_happened() -> None:
     assert entries(made.stored()) == {1: [], 2: [b"1", b"2", b"3"]}
 
 
+def test_what_is_granted_too_late_is_filled_as_far_as_the_log_went_on_beyond_it() -> None:
+    made, client = world(clients=2)
+    client.append("a", b"1", b"2")
+    client.flush()
+    made.deliver(client.address, sequencer_address(FIRST))
+    late = made.wires.pop((sequencer_address(FIRST), client.address))
+    made.clients[1].append("b")
+    made.settle()
+    made.clients[1].begin(Change(Epoch(1)))
+    made.settle()
+    client.look(anyway=True)
+    made.settle()
+    assert client.positions() == {"a": 5}
+    for granted in late:
+        client.receive(granted)
+    made.settle()
+    assert entries(made.stored()) == {1: [], 3: [b"b"], 4: [], 5: [b"1", b"2"]}
+
+
 # Deadlines
 
 

@@ -253,7 +253,6 @@ class ChainAppends(Appends):
         self.on_end: Callable[[errors.VarlogError], None] = _nothing
         """Called with why, when everything under way ends."""
         session = topic.session
-        self.send = self._send
         self.writer = session.enroll(
             lambda new_request: ChainWriter(
                 topic.tpid,
@@ -261,7 +260,7 @@ class ChainAppends(Appends):
                 new_writer_id(),
                 new_request,
                 timestamp,
-                self._send,
+                self.send,
                 self._settle,
                 topic.complain,
                 self._soon,

@@ -91,7 +91,8 @@ class Appends(ABC):
     def _find_reason(self) -> errors.VarlogError:
         """Why nothing is appended."""
 
-    def _send(self, address: Address, message: Message) -> bool:
+    def send(self, address: Address, message: Message) -> bool:
+        """Send to whoever has to do with an append."""
         # An append that is alone need not wait for others that would be sent together with it.
         send = self.session.send_now if self.room.items == 1 else self.session.send
         return send(address, message)
@@ -182,7 +183,7 @@ class StreamAppends(Appends):
                 new_writer_id,
                 new_request,
                 timestamp,
-                self._send,
+                self.send,
                 self._settle,
                 options,
             ),

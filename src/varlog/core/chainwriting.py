@@ -119,6 +119,8 @@ class ChainWriter:
         self._asked_at = 0.0
         self._epoch = Epoch(0)
         """in this epoch."""
+        self._given_up: dict[int, tuple[int, ...]] = {}
+        """Questions of an epoch that has passed, which may be answered yet, and the counts that they were about."""
         self._lanes: dict[int, _Lane] = {}
         """Of those that have something under way,"""
         self._ready: list[int] = []
@@ -138,11 +140,6 @@ class ChainWriter:
     @property
     def outstanding(self) -> int:
         return len(self._operations)
-
-    @property
-    def is_stuck(self) -> bool:
-        """It has something to append, and the topic does not work in its epoch."""
-        return bool(self._operations) and (self._chains.is_troubled or self._chains.projection is None)
 
     # Appending
 
@@ -253,10 +250,14 @@ class ChainWriter:
 
     def on_reply(self, reply: Granted, now: float) -> None:
         """What the sequencer says."""
+        projection = self._chains.projection
+        if reply.request in self._given_up and projection is not None:
+            counts = self._given_up.pop(reply.request)
+            self._leave_out([*zip(reply.glsns, counts, strict=False), *reply.skipped], projection)
+            self.flush(now)
         if not self._request or reply.request != self._request:
             return
         self._request = 0
-        projection = self._chains.projection
         if reply.code == 0 and len(reply.glsns) == len(self._asked) and reply.epoch == self._epoch:
             asked, self._asked = self._asked, []
             if projection is not None and projection.epoch == reply.epoch:
@@ -475,12 +476,18 @@ class ChainWriter:
             self._is_deciding = True
             for lane in self._lanes.values():
                 self._take_back(lane)
-            start = projection.start
-            self._holes = [(glsn, min(count, start - glsn)) for glsn, count in self._holes if glsn < start]
+            holes, self._holes = self._holes, []
+            self._leave_out(holes, projection)
+            self._given_up = {self._request: tuple(op.count for op in self._asked)} if self._request else {}
             asked, self._asked, self._request = self._asked, [], 0
             self._overtaken.clear()
             self._requeue(asked)
         self.flush(now)
+
+    def _leave_out(self, holes: Iterable[tuple[int, int]], projection: Projection) -> None:
+        """What was given out in an epoch that has passed is filled as far as the log has gone on beyond it."""
+        start = projection.start
+        self._holes += [(glsn, min(count, start - glsn)) for glsn, count in holes if glsn < start]
 
     def on_sequencer(self, location: str, is_connected: bool, now: float) -> None:
         """There is a new connection to a sequencer, and what it was asked before is lost; or there is none."""
