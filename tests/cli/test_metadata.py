@@ -31,9 +31,9 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def append(path: Path, entries: int) -> int:
+async def append(path: Path, entries: int, ordering: str = "commit") -> int:
     """Let a cluster run there for so many appends; the last position."""
-    async with varlog.embedded(path) as log:
+    async with varlog.embedded(path, ordering=ordering) as log:
         results = [await log.append(f"entry {number}".encode()) for number in range(entries)]
     return results[-1].glsn
 
@@ -98,6 +98,41 @@ def test_a_backup_gives_the_names(bare: Shell, data: Path) -> None:
     wanted = ("metadata", "rebuild", *surveyed(bare, data), metadata, "--backup", file, "--json")
     assert bare.run(*wanted).failure["error"] == "StoreNotEmpty"
     assert bare.run(*wanted, "--replace").record["topics"][0]["name"] == "log"
+
+
+async def entries_of(path: Path) -> list[bytes]:
+    """All that a cluster has there, after which it goes on."""
+    async with varlog.embedded(path, ordering="sequencer") as log:
+        last = await log.tail()
+        assert (await log.append(b"after")).glsn > last
+        return [bytes(entry.data) async for batch in log.scan(1, last + 1) for entry in batch]
+
+
+def test_a_sequencers_topic_is_rebuilt_from_a_backup_that_has_its_projection(bare: Shell, tmp_path: Path) -> None:
+    """And from nothing less: storage nodes do not know where its positions lie."""
+    data, other = tmp_path / "data", str(tmp_path / "other")
+    asyncio.run(append(data, ENTRIES, "sequencer"))
+    metadata, file = str(data / "metadata"), str(data / "file")
+    bare.run("metadata", "backup", metadata, file)
+    wanted = ("metadata", "rebuild", *surveyed(bare, data), other, "--json")
+    failure = bare.run(*wanted).failure
+    assert failure["error"] == "SurveysIncomplete"
+    assert "no backup tells" in failure["message"]
+    left_out = bare.run(*wanted, "--declare-lost", "--dry-run").record
+    assert (left_out["topics"], len(left_out["remarks"])) == ([], 1)
+
+    told = bare.run(*wanted, "--backup", file).record
+    assert [(topic["name"], topic["last"]) for topic in told["topics"]] == [("log", ENTRIES)]
+    shutil.rmtree(metadata)
+    shutil.copytree(other, metadata)
+    assert asyncio.run(entries_of(data)) == [f"entry {number}".encode() for number in range(ENTRIES)]
+
+    for survey in data.glob("*.survey"):
+        survey.unlink()
+    late = ("metadata", "rebuild", *surveyed(bare, data), other, "--backup", file, "--replace", "--json")
+    failure = bare.run(*late).failure
+    assert failure["error"] == "SurveysIncomplete", "the sequencer was another one: there has been a reconfiguration"
+    assert "a later backup is needed" in failure["message"]
 
 
 def test_a_survey_that_is_missing_is_asked_for(bare: Shell, data: Path) -> None:

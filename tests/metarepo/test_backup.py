@@ -12,9 +12,19 @@ import pytest
 from tests.metarepo.etcds import own_prefix
 from tests.metarepo.rigs import CID, pump
 from varlog import errors
-from varlog.core.messages import CreateTopic, RegisterManager
+from varlog.core.messages import (
+    CreateStream,
+    CreateTopic,
+    Message,
+    ProposeProjection,
+    RegisterManager,
+    RegisterNode,
+    RegisterSequencer,
+    RegisterStream,
+)
 from varlog.core.metarepo import SNAPSHOT_EVERY, MetadataRepository, Role, entry_key
 from varlog.core.metastate import Checkpoint, MetadataState, Node
+from varlog.core.projection import Chain, Projection, Stripe
 from varlog.core.store import LEADER_KEY, MEMBER_PREFIX, Put, Txn
 from varlog.etcdserver import EtcdCluster
 from varlog.metarepo import backup, checkedfile, offline
@@ -24,7 +34,7 @@ from varlog.metarepo.journal import Journal
 from varlog.metarepo.offline import OfflineStore
 from varlog.metarepo.stores import open_etcd
 from varlog.storage.files import OSFileSystem
-from varlog.types import ClusterID, StorageNodeID, Term
+from varlog.types import GLSN, ClusterID, Epoch, LogStreamID, Ordering, StorageNodeID, Term, TopicID
 
 FS = OSFileSystem()
 TIME = 1_700_000_000
@@ -77,6 +87,35 @@ def test_M4_what_is_restored_is_what_was_backed_up(topics: int, tmp_path: Path) 
     assert found == state
     assert term > written.term > taken.term
     assert decide(tmp_path / "new", 1, first=topics + 1).version == state.version + 1  # its manager is on record
+
+
+def test_S2_projections_and_sequencers_are_backed_up_and_restored(tmp_path: Path) -> None:
+    state = decide_projection(tmp_path / "old")
+    assert state.topics[TopicID(1)].epoch == 1
+    assert state.sequencers == {"sequencer:9094": 7}
+    taken = asyncio.run(taken_from(tmp_path / "old"))
+    checkedfile.write(FS, tmp_path / "file", KIND, taken)
+    asyncio.run(put_into(tmp_path / "new", checkedfile.read(FS, tmp_path / "file", KIND, Backup)))
+    assert load(tmp_path / "new")[0] == state
+
+
+def decide_projection(path: Path) -> MetadataState:
+    """Let a metadata repository on that journal give a topic its first projection; its state."""
+    journal = Journal.open(FS, str(path), CID)
+    repository = MetadataRepository(journal, lambda *_: None, lambda _: None)
+    repository.campaign(0.0)
+    pump(journal)
+    snid, lsid, tpid = StorageNodeID(1), LogStreamID(1), TopicID(1)
+    stripes, chains = (Stripe(GLSN(1), 10, (lsid,)),), (Chain(lsid, (snid,)),)
+    projection = Projection(Epoch(1), "sequencer:9094", 7, GLSN(1), 0, stripes, chains)
+    asked: list[Message] = [RegisterManager(1, "manager:9093"), RegisterNode(2, snid)]
+    asked += [RegisterSequencer(3, "sequencer:9094", 7), CreateStream(5, tpid), RegisterStream(6, lsid, (snid,))]
+    asked.insert(3, CreateTopic(4, "orders", 1, 1, GLSN(1), Ordering.SEQUENCER, 10))
+    for message in (*asked, ProposeProjection(7, tpid, Epoch(0), projection)):
+        repository.on_message("manager", message, 0.0)
+        pump(journal)
+    journal.close()
+    return repository.state
 
 
 def test_a_backup_leaves_out_who_leads(tmp_path: Path) -> None:
