@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from tests.core.chainsketch import line, metadata, projection
 from tests.core.sketch import TOPIC
-from varlog import errors
+from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.chainreads import ASK_AGAIN, ChainReads, Found, SingleRead
 from varlog.core.messages import ChainPart, ChainRead, GetTail, Message, StoredLine, Tail
@@ -149,6 +151,15 @@ def test_a_read_that_nobody_waits_for_is_forgotten() -> None:
     bench.pass_time(1.0)
     assert not bench.found
     assert bench.reads.outstanding == 0
+
+
+def test_only_so_many_reads_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CLIENT_OPERATIONS", 2)
+    bench = Bench()
+    for glsn in (1, 2, 3):
+        bench.read(glsn)
+    assert [type(error) for error in bench.found] == [errors.Busy]
+    assert len(bench.sent) == 2
 
 
 def test_a_read_ends_at_its_deadline_or_when_everything_does() -> None:

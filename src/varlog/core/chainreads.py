@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Send, node_address
 from varlog.core.messages import ChainPart, ChainRead, GetTail, StoredLine, Tail
 from varlog.core.routing import Routing
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 
 Done = Callable[[Found | errors.VarlogError], None]
-"""Told what is there; or `Unwritten`, `Trimmed`, `DeadlineExceeded`."""
+"""Told what is there; or `Unwritten`, `Trimmed`, `DeadlineExceeded`, `Busy`."""
 
 
 class SingleRead:
@@ -75,7 +75,10 @@ class ChainReads:
     def read(self, glsn: GLSN, deadline: float, done: Done, now: float) -> SingleRead:
         """Begin to read a position."""
         single = SingleRead(glsn, deadline, done)
-        self._ask(single, now)
+        if self.outstanding < limits.CLIENT_OPERATIONS:
+            self._ask(single, now)
+        else:
+            done(errors.Busy(f"{limits.CLIENT_OPERATIONS} reads are under way in this client already"))
         return single
 
     def forget(self, single: SingleRead) -> None:
