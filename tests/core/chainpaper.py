@@ -14,7 +14,7 @@ from itertools import count, pairwise
 from tests.core.paper import PROOF, Node, Replica
 from tests.core.steprules import RUNNING, SEALING
 from varlog import errors
-from varlog.core.conversing import Answer
+from varlog.core.conversing import Answer, Conversation
 from varlog.core.decisions import Already, decide
 from varlog.core.describing import describe
 from varlog.core.manager import Step, reconcile
@@ -28,6 +28,7 @@ from varlog.core.messages import (
     CreateTopic,
     Decided,
     GetMetadata,
+    Info,
     Message,
     Metadata,
     Peek,
@@ -38,10 +39,12 @@ from varlog.core.messages import (
     RemoveLogStream,
     RenewNode,
     ReopenLogStream,
+    ReplicaReply,
 )
-from varlog.core.metastate import MetadataState
+from varlog.core.metastate import MetadataState, StreamCreating, TopicCreated
 from varlog.core.projection import Projection
 from varlog.core.reconfiguring import Change, reconfigure
+from varlog.core.registration import Registrar
 from varlog.core.world import Memory, NodeView, World
 from varlog.manager.doing import Doing
 from varlog.manager.reconfiguring import Reconfigurations
@@ -142,20 +145,34 @@ class ChainPaper:
         if not isinstance(decision, Already):
             self.state.apply(Version(self.state.version + 1), decision)
             self._check()
-        return Decided(request, 0, self.state.version)
+        value = decision.lsid if isinstance(decision, StreamCreating) else 0
+        value = decision.tpid if isinstance(decision, TopicCreated) else value
+        return Decided(request, 0, self.state.version, value=value)
 
     def reconfigure(self, change: Change) -> None:
         """To its end; whoever does not answer, does not."""
-        conversation = reconfigure(self.request, TPID, change)
+        try:
+            self.run(reconfigure(self.request, TPID, change))
+        except errors.VarlogError as error:
+            self.told.append(f"topic {TPID}: {error}")
+
+    def run(self, conversation: Conversation) -> int:
+        """Carry it to its end; what it returns, or raises."""
         answers: list[Answer] | None = None
         try:
             while True:
                 requests = conversation.send(answers)  # type: ignore[arg-type]  # the first one is None
                 answers = [self._answer(address, message) for address, message in requests]
-        except StopIteration:
-            pass
-        except errors.VarlogError as error:
-            self.told.append(f"topic {TPID}: {error}")
+        except StopIteration as stop:
+            value: int = stop.value
+            return value
+
+    def infos(self) -> dict[StorageNodeID, Info]:
+        return {snid: node.info(self.request()) for snid, node in self.nodes.items() if node.answers}
+
+    def operate(self, asked: Message) -> int:
+        """What an operator asks of the manager."""
+        return self.run(Registrar(self.request, self.infos, lambda: PROOF).begin(asked))
 
     def _answer(self, address: str, message: Message) -> Answer:
         match message:
@@ -170,6 +187,9 @@ class ChainPaper:
                 if not node.answers:
                     return errors.Unreachable(f"{address} is down")
                 return self._seal(node, message) if isinstance(message, ChainSeal) else self._copy(node, message)
+            case AddLogStream(request, _, lsid) | RemoveLogStream(request, lsid):
+                self._do(self.nodes[StorageNodeID(int(address.removeprefix("sn/")))], message)
+                return ReplicaReply(request, lsid, 0, StorageNodeID(0), Epoch(0), SEALING, LLSN(0))
             case _:
                 return self.ask(message)
 
@@ -205,7 +225,7 @@ class ChainPaper:
             replica.committed_end = replica.stored_end = source.stored_end
             replica.state = RUNNING
             return ChainCopied(message.request, message.lsid, 0, node.snid, is_complete=True)
-        assert node.snid not in self.chain(message.lsid), "a member was told to copy"
+        assert node.snid not in self.state.streams[message.lsid].replicas, "a member was told to copy"
         if replica.source != message.source:
             replica.source, replica.source_end = message.source, LLSN(0)
         replica.epoch, replica.state, replica.renewed = message.epoch, SEALING, self.now
@@ -236,7 +256,9 @@ class ChainPaper:
                 assert ordering is Ordering.SEQUENCER
                 node.replicas.setdefault(lsid, _replica(lsid))
             case RemoveLogStream(_, lsid, _, failed_only, until):
-                assert node.snid not in self.chain(lsid), "a member was removed"
+                stream = self.state.streams.get(lsid)
+                is_member = stream is not None and stream.epoch > 0 and node.snid in stream.replicas
+                assert not is_member, "a member was removed"
                 replica = node.replicas[lsid]
                 if (not failed_only or not replica.healthy) and (not until or replica.epoch <= until):
                     del node.replicas[lsid]
@@ -301,7 +323,8 @@ class ChainPaper:
                 if (replica := self.nodes[snid].replicas.get(chain.lsid)) is not None
             ]
             assert all(one >= next_one for one, next_one in pairwise(ends)), (chain, ends)
-            assert min(ends, default=LLSN(0)) >= self.acknowledged[chain.lsid] or len(ends) < len(chain.nodes)
+            is_whole = len(ends) == len(chain.nodes)
+            assert not is_whole or min(ends) >= self.acknowledged.get(chain.lsid, LLSN(1))
 
 
 def _replica(lsid: LogStreamID) -> Replica:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from varlog import errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address
 from varlog.core.messages import Decided, GetMetadata, Info, Message, Metadata, NodeInfo, StreamInfo, TopicInfo
-from varlog.types import FIRST_EPOCH, LogStreamID, StorageNodeID, TopicID
+from varlog.types import FIRST_EPOCH, LogStreamID, StorageNodeID, StreamStatus, TopicID
 
 Requests = Seq[tuple[Address, Message]]
 Answer = Message | errors.VarlogError
@@ -85,6 +85,6 @@ def find_stream(metadata: Metadata, lsid: LogStreamID) -> StreamInfo:
 def find_registered_stream(metadata: Metadata, lsid: LogStreamID) -> StreamInfo:
     """One that has replicas: not one that is being made, or was given up while it was."""
     stream = find_stream(metadata, lsid)
-    if stream.epoch < FIRST_EPOCH:
+    if stream.epoch < FIRST_EPOCH and stream.status is not StreamStatus.CHAINED:
         raise errors.Conflict(f"log stream {lsid} is not registered: it is {stream.status.name}")
     return stream

@@ -135,6 +135,7 @@ class Operator(Conversing):
     def seal_stream(self, lsid: LogStreamID) -> Conversation:
         """Seal and keep so. The wish goes first: the manager's watching must not unseal it in between."""
         stream = find_registered_stream((yield from self._metadata()), lsid)
+        _check_no_chain(stream, "it is sealed with its topic, by: varlog sequencer seal")
         yield from self._decide(HoldStream(self._request(), lsid, True))
         for attempt in range(_SEAL_ATTEMPTS):
             if stream.status is StreamStatus.SEALED:
@@ -151,6 +152,7 @@ class Operator(Conversing):
     def unseal_stream(self, lsid: LogStreamID) -> Conversation:
         """Let it run again; the manager's watching does the rest."""
         stream = find_registered_stream((yield from self._metadata()), lsid)
+        _check_no_chain(stream, "it is never kept sealed")
         _check_not_lost(stream)
         if not stream.is_held:
             by_itself = ", and the manager lets it run again as soon as its replicas allow it"
@@ -176,6 +178,7 @@ class Operator(Conversing):
         """Have a replica copy what it lacks; returns how far it is, in percent (M9)."""
         metadata = yield from self._metadata()
         stream = find_registered_stream(metadata, lsid)
+        _check_no_chain(stream, "who is to join its chain copies by itself; to have another one there, move a replica")
         for snid in filter(None, (target, source)):
             find_node(metadata, snid)
         if target == source:
@@ -199,6 +202,7 @@ class Operator(Conversing):
         left it long ago may have more than those who stayed."""
         metadata = yield from self._metadata()
         stream = find_registered_stream(metadata, asked.lsid)
+        _check_no_chain(stream, "what no replica has there cannot be declared lost; remove the topic")
         if stream.status is not StreamStatus.SEALED:
             raise errors.Conflict(f"log stream {asked.lsid} is {stream.status.name}; seal it first")
         infos = yield from self._all_infos(metadata, asked.gone)
@@ -228,6 +232,11 @@ class Operator(Conversing):
                     "gone if it will never come back"
                 )
         return infos
+
+
+def _check_no_chain(stream: StreamInfo, instead: str) -> None:
+    if stream.status is StreamStatus.CHAINED:
+        raise errors.WrongOrdering(f"log stream {stream.lsid} is of a topic that a sequencer orders: {instead}")
 
 
 def _check_not_lost(stream: StreamInfo) -> None:

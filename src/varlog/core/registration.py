@@ -258,6 +258,11 @@ class Registrar(Conversing):
             metadata = yield from self._metadata()
             stream = find_stream(metadata, lsid)
             topic = next(t for t in metadata.topics if t.tpid == stream.tpid)
+            if topic.projection is not None and any(chain.lsid == lsid for chain in topic.projection.chains):
+                raise errors.Conflict(
+                    f"positions of topic {topic.name!r} lie in log stream {lsid}, and others will: where a sequencer "
+                    "orders, log streams go only with their topic"
+                )
             if stream.last_glsn > topic.trim:
                 raise errors.Conflict(
                     f"log stream {lsid} holds entries up to {stream.last_glsn}; trim topic {topic.name!r} first"
