@@ -40,7 +40,9 @@ known, so that none of before can go on.
 
 If decisions were made since the backup was taken, storage nodes that have seen
 them stop, with a message; nothing they hold is changed. Then stop everything,
-and use varlog metadata survey and rebuild.
+and use varlog metadata survey and rebuild. Nodes that hold only topics which a
+sequencer orders, and were stopped, cannot tell: use survey and rebuild at once,
+with the backup, unless nothing can have been decided since.
 """,
     """Examples
 
