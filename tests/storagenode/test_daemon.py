@@ -33,6 +33,7 @@ def test_M12_the_metrics_of_a_node(tmp_path: Path) -> None:
                 'varlog_replica_global_hwm{log_stream="1"} 2.0',
                 'varlog_replica_state{log_stream="1"} 2.0',
                 'varlog_replica_epoch{log_stream="2"} 2.0',
+                "varlog_leased 1.0",
                 "varlog_unreadable_metrics 0.0",
             ):
                 assert line in lines

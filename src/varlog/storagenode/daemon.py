@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from varlog.daemon.config import StorageNodeConfig
 from varlog.daemon.http import Health
 from varlog.daemon.metrics import Metrics
@@ -56,6 +58,9 @@ def declare(metrics: Metrics, node: StorageNodeServer) -> None:
         ("branch",),
         lambda: [((getattr(branch, "name", str(branch)),), count) for branch, count in node.branches.items()],
     )
+    loop, chains = asyncio.get_running_loop(), node.node.chains
+    unserved = "0 if the metadata repository is silent: no chain is served."
+    metrics.gauge("varlog_leased", unserved, lambda: int(chains.is_leased(loop.time())))
     metrics.counter("varlog_scrubbed_bytes", "Bytes read to find damage.", lambda: node.scrubbing.bytes)
     metrics.counter("varlog_scrub_passes", "How often all replicas were read through.", lambda: node.scrubbing.passes)
     for name, meaning in (
