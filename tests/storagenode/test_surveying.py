@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.storage.owner import IDENTITY, PATH, Owner, options
-from varlog import errors, limits
+from varlog import batch, errors, limits
 from varlog.core.identity import boot_of, proof_of
 from varlog.core.proving import Held
 from varlog.core.surveys import NodeSurvey
 from varlog.sim.disk import SimDisk
 from varlog.storage.log import LogStreamStorage
-from varlog.storage.logfiles import publish
+from varlog.storage.logfiles import CONDEMNED_NAME, publish
+from varlog.storage.writeonce import WriteOnceStorage
 from varlog.storagenode.replicas import REMOVED_NAME
 from varlog.storagenode.surveying import survey
 from varlog.storagenode.volumes import Volumes
-from varlog.types import ClusterID, StorageNodeID
+from varlog.types import GLSN, ClusterID, Epoch, Ordering, StorageNodeID
 
 CID, SNID = ClusterID(1), StorageNodeID(2)
 FIRST = Held(3, "a" * 64, "b" * 64)
@@ -146,3 +147,29 @@ def test_a_node_that_runs_is_not_surveyed(disk: SimDisk) -> None:
     volumes.close()
     with pytest.raises(errors.NotWritable):
         surveyed(disk, "/nowhere")
+
+
+def test_a_replica_of_a_chain_is_told_as_what_it_is(disk: SimDisk) -> None:
+    start(disk).close()
+    storage = WriteOnceStorage.create(disk, PATH, IDENTITY, options(4096))
+    storage.stage_epoch(Epoch(4))
+    for glsn in (3, 9, 5):
+        packed = batch.encode([b"x", b"y"], writer_id=1, sequence=glsn)
+        storage.stage_writes(Epoch(4), [glsn], [7], [packed], [batch.verify(packed)])
+    storage.stage_trim(GLSN(4))
+    storage.close()
+    (replica,) = surveyed(disk).replicas
+    assert (replica.ordering, replica.lsid, replica.tpid) == (Ordering.SEQUENCER, IDENTITY.lsid, IDENTITY.tpid)
+    assert (replica.epoch, replica.committed_end, replica.last_glsn, replica.trim_glsn) == (4, 11, 10, 4)
+    assert (replica.commits, replica.uncommitted, replica.damage) == ((), (), "")
+
+
+def test_B8_a_damaged_replica_of_a_chain_is_told_with_its_damage(disk: SimDisk) -> None:
+    start(disk).close()
+    storage = WriteOnceStorage.create(disk, PATH, IDENTITY, options(4096))
+    storage.stage_epoch(Epoch(4))
+    storage.close()
+    publish(disk, PATH, CONDEMNED_NAME, b"8 00000001").close()
+    (replica,) = surveyed(disk).replicas
+    assert replica.epoch == 4
+    assert replica.damage

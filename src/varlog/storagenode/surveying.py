@@ -16,14 +16,25 @@ from varlog.core.proving import Held
 from varlog.core.surveys import NodeSurvey, ReplicaSurvey, Stored
 from varlog.storage.directory import lock_directory, typed_errors
 from varlog.storage.files import FileSystem
-from varlog.storage.identity import identify
+from varlog.storage.identity import identify, ordering_of
 from varlog.storage.reader import LogReader
 from varlog.storage.recovery import Recovered, Recovery
 from varlog.storage.segment import Segment
+from varlog.storage.writeonce import WriteOnceRecovery
 from varlog.storagenode import identity
 from varlog.storagenode.replicas import REMOVED_NAME
 from varlog.storagenode.volumes import numbers, read_starts
-from varlog.types import ClusterID, CommitContext, LogStreamID, LogStreamIdentity, StorageNodeID, Version
+from varlog.types import (
+    GLSN,
+    LLSN,
+    ClusterID,
+    CommitContext,
+    LogStreamID,
+    LogStreamIdentity,
+    Ordering,
+    StorageNodeID,
+    Version,
+)
 
 
 def survey(fs: FileSystem, volumes: Sequence[str], cid: int | None, snid: int | None, time: int) -> NodeSurvey:
@@ -102,6 +113,8 @@ def _replica(
     if found is None:
         return None
     wanted = LogStreamIdentity(*node, found.tpid, lsid)
+    if ordering_of(fs, path) is Ordering.SEQUENCER:
+        return _chained(fs, wanted, volume, path)
     reader = LogReader(fs, path)
     try:
         with typed_errors(path):
@@ -119,6 +132,20 @@ def _replica(
         lsid, found.tpid, volume, state.epoch, state.running_set, state.primary, state.version,
         state.committed_llsn_end, state.global_hwm, state.local_hwm, state.trim_glsn, state.trim_llsn, commits,
         uncommitted, damage,
+    )  # fmt: skip
+
+
+def _chained(fs: FileSystem, identity: LogStreamIdentity, volume: str, path: str) -> ReplicaSurvey:
+    """Of a log stream that a sequencer orders."""
+    with typed_errors(path):
+        recovery = WriteOnceRecovery(fs, path, identity, 0)
+        recovery.look()
+        damage = recovery.corruption or recovery.condemned()
+    state, last = recovery.state, GLSN(recovery.state.end - 1)
+    trim = recovery.trim.glsn if recovery.trim is not None else GLSN(0)
+    return ReplicaSurvey(
+        identity.lsid, identity.tpid, volume, state.epoch, (), StorageNodeID(0), Version(0), LLSN(state.end), last,
+        last, trim, LLSN(trim + 1), (), (), str(damage or ""), Ordering.SEQUENCER,
     )  # fmt: skip
 
 
