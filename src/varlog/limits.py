@@ -84,6 +84,8 @@ CHAIN_WRITE_BATCHES: Final = 1024
 CHAIN_DIGEST_LINES: Final = 16384
 FILL_AFTER_SECONDS: Final = 1.0
 """So long a reader sees a position unwritten before it fills it, unless its application says otherwise (S5)."""
+MAX_EPOCH: Final = 1 << 62
+"""Epochs count up by one: who names a greater one is mistaken, and nobody could go beyond it."""
 NODE_LEASE_SECONDS: Final = 5.0
 """So long after the last report that the metadata repository answered was sent, a storage node serves chains (S10)."""
 

@@ -251,7 +251,7 @@ def test_rule22_only_one_that_joins_makes_a_final_copy(members: Members) -> None
 
 
 def test_a_replica_is_not_copied_from_itself_nor_in_no_epoch(members: Members) -> None:
-    for source, epoch, end in ((2, 1, 0), (1, 0, 0), (1, 1, -1)):
+    for source, epoch, end in ((2, 1, 0), (1, 0, 0), (1, 1, -1), (1, 1 << 63, 0)):
         assert name_of(members[2].answer(ChainCopied, members[2].copy(source, epoch, end)).code) == "InvalidArgument"
 
 

@@ -171,6 +171,21 @@ def test_too_much_that_waits_for_the_disk_is_refused(member: Member, monkeypatch
     assert [member.result(request) for request in requests] == ["ok", "ok", "Busy", "ok"]
 
 
+def test_too_many_writes_that_wait_are_refused(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_UNCOMMITTED_BATCHES", 2)
+    requests = [member.write(1, batch_of(1)) for _ in range(3)]
+    member.sync()
+    assert [member.result(request) for request in requests] == ["ok", "ok", "Busy"]
+
+
+def test_rule15_what_is_not_found_again_is_damage(member: Member) -> None:
+    stored(member, 1, 2)
+    request = member.write(1, junk())
+    member.chains.finish_read(member.chains.reads.pop(), [])
+    assert member.result(request) == "Corrupt"
+    assert not member.replica.healthy
+
+
 def test_values_that_do_not_fit_into_one_answer_are_asked_for_again(
     member: Member, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +256,11 @@ def test_S6_a_seal_of_no_greater_epoch_is_refused_and_told_the_own(member: Membe
     for epoch in (0, 1):
         sealed = member.answer(ChainSealed, member.seal(epoch, source=OTHER_CLIENT))
         assert (sealed.code, sealed.epoch) == (errors.StaleEpoch.code, 1)
+
+
+def test_S6_an_epoch_that_nobody_could_go_beyond_is_refused(member: Member) -> None:
+    assert name_of(member.answer(ChainSealed, member.seal(1 << 63)).code) == "InvalidArgument"
+    assert member.replica.epoch == 1
 
 
 def test_S6_of_two_proposers_the_greater_one_is_served(member: Member) -> None:

@@ -267,6 +267,8 @@ class Copy:
             lines = tuple(line for line in lines if line[0] < self.at)
         try:
             self._take(lines)
+        except errors.Corrupt:
+            raise
         except errors.VarlogError as error:
             self.failure = f"node {self.source} gave what cannot be taken: {error}"
             return
@@ -351,7 +353,7 @@ class ChainCopying:
     def _check(self, replica: ChainReplica, message: ChainCopy) -> None:
         """Refuse what it must."""
         where = replica.where
-        if message.source == replica.snid or message.epoch < 1 or message.end < 0:
+        if message.source == replica.snid or not 1 <= message.epoch <= limits.MAX_EPOCH or message.end < 0:
             raise errors.InvalidArgument(f"{where} cannot be copied from itself, nor in epoch {message.epoch}")
         if not replica.healthy:
             detail = f"{where} has failed; it must be removed and added again"
@@ -406,7 +408,10 @@ class ChainCopying:
 
     def on_part(self, replica: ChainReplica, message: ChainPart, now: float) -> None:
         if (copy := self._copies.get(replica.lsid)) is not None:
-            copy.on_part(message, now)
+            try:
+                copy.on_part(message, now)
+            except errors.Corrupt:
+                replica.on_corrupt()
 
     def on_peer_connected(self, snid: StorageNodeID) -> None:
         """There is a new way to a source: what was sent the old way may be lost."""

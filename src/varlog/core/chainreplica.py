@@ -132,7 +132,7 @@ class ChainReplica(ChainContext):
             return self._failure()
         if not 0 < len(message.glsns) == len(message.times) == len(message.batches) <= limits.CHAIN_WRITE_BATCHES:
             return errors.InvalidArgument(f"a write has 1 to {limits.CHAIN_WRITE_BATCHES} batches, each with a place")
-        if self._unsynced_bytes > limits.MAX_UNCOMMITTED_BYTES:
+        if self._unsynced_bytes > limits.MAX_UNCOMMITTED_BYTES or len(self._writes) >= limits.MAX_UNCOMMITTED_BATCHES:
             return errors.Busy(f"{self._unsynced_bytes} bytes wait for the disk of log stream {self.lsid}")
         return None
 
@@ -236,9 +236,10 @@ class ChainReplica(ChainContext):
             glsn, _, _, _, _, time, content = result[0]
             waiting.refused.append((number, errors.Written.code, glsn, time, content))
             told += len(content)
-        else:
-            lost = f"{self.where} does not find {held} again"
-            raise errors.ConsistencyViolation(lost)
+        else:  # what the index has and the files have not is damage
+            self.on_corrupt()
+            self.refuse_write(waiting.source, waiting.request, self._failure())
+            return
         self._read_value(waiting, told)
 
     # Reads
@@ -379,6 +380,8 @@ class ChainReplica(ChainContext):
         where = self.where
         if not self.healthy:
             self.refuse_seal(source, message, self._failure())
+        elif message.epoch > limits.MAX_EPOCH:
+            self.refuse_seal(source, message, errors.InvalidArgument(f"there is no epoch {message.epoch}"))
         elif message.epoch <= self.epoch:
             self._observe(ChainBranch.S6_SEAL_REFUSED)
             self.refuse_seal(source, message, errors.StaleEpoch(f"{where} is in epoch {self.epoch} already"))
