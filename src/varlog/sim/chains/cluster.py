@@ -68,7 +68,7 @@ class ChainCluster:
         self.world = world
         self.shape = shape
         self.witness = Witness()
-        self.network = ChainNetwork(world, self.witness)
+        self.network = self._make_network()
         self.branches: Counter[Enum] = Counter()
         self.history = History(lambda: world.now)
         self.shared = Shared(self.network, self.history, self.witness, self._die)
@@ -84,7 +84,9 @@ class ChainCluster:
             SequencerHost(self._skewed(sequencer_address(str(number + 1))), self.network, str(number + 1))
             for number in range(shape.sequencers)
         ]
-        self.manager = self._make_manager()
+        snids = [host.snid for host in self.nodes]
+        process = self.world.process("manager")
+        self.manager = RepairerHost(process, self.network, snids, self._chains(snids), shape.block)
         self.clients = self._make_clients()
         self._disk_owners: list[ChainNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
         self._hosts: dict[str, Host] = {}
@@ -101,6 +103,9 @@ class ChainCluster:
     def _observe(self, branch: Enum) -> None:
         self.branches[branch] += 1
 
+    def _make_network(self) -> ChainNetwork:
+        return ChainNetwork(self.world, self.witness)
+
     def _make_store(self) -> SimStore | None:
         if self.shape.repositories == 1:
             return None
@@ -115,11 +120,9 @@ class ChainCluster:
         """A process whose wall clock somebody relies on, and that is wrong."""
         return self.world.process(name, skew=EPOCH_SECONDS + self._rng.uniform(-5.0, 5.0))
 
-    def _make_manager(self) -> RepairerHost:
-        shape = self.shape
-        snids = [host.snid for host in self.nodes]
-        streams = [tuple(self._rng.sample(snids, shape.replication_factor)) for _ in range(shape.streams)]
-        return RepairerHost(self.world.process("manager"), self.network, snids, streams, shape.block)
+    def _chains(self, snids: Sequence[StorageNodeID]) -> list[tuple[StorageNodeID, ...]]:
+        """The nodes of each log stream, head first."""
+        return [tuple(self._rng.sample(snids, self.shape.replication_factor)) for _ in range(self.shape.streams)]
 
     def _make_clients(self) -> list[ClientHost]:
         shape, shared, rng = self.shape, self.shared, self._rng

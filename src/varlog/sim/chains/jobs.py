@@ -90,7 +90,7 @@ class WriterClient(ClientHost):
                 history.unknown(operation, "Unknown")
 
 
-class _Reading(ClientHost):
+class SubscribingClient(ClientHost):
     """A client that reads in order, through subscriptions."""
 
     _trimmed_to = 0
@@ -129,7 +129,7 @@ class _Reading(ClientHost):
         self.shared.history.failed(operation, type(error).__name__, first=first)
 
 
-class ReaderClient(_Reading):
+class ReaderClient(SubscribingClient):
     """Reads single positions, of which the last may not be written yet, and ranges that are known to exist."""
 
     def __init__(self, process: Process, shared: Shared, *, pace: float, fill_after: float) -> None:
@@ -178,7 +178,7 @@ class ReaderClient(_Reading):
             self._on_end(operation, errors.DeadlineExceeded(""))
 
 
-class SubscriberClient(_Reading):
+class SubscriberClient(SubscribingClient):
     """Subscribes from some position; where the log was trimmed meanwhile, begins anew where it now begins."""
 
     def __init__(self, process: Process, shared: Shared, *, first: int, fill_after: float) -> None:
