@@ -28,6 +28,18 @@ def test_it_keeps_what_was_appended(bare: Shell, tmp_path: Path) -> None:
     assert dev.stop() == (0, "")
 
 
+def test_S1_a_topic_is_made_with_the_ordering_that_was_asked_for(bare: Shell, tmp_path: Path) -> None:
+    """And keeps it, whatever the next start asks for; what the sequencer has forgotten is found again."""
+    path = tmp_path / "varlog-data"
+    for number, ordering in ((1, "sequencer"), (2, "commit")):
+        dev = Dev(path, "--ordering", ordering, "--streams", "2")
+        assert (dev.about["topic"], dev.about["log_streams"]) == ("log", 2)
+        assert bare.run("append", f"run {number}", "--json").record["glsn"] == number
+        (topic,) = bare.run("topic", "list", "--json").records
+        assert topic["ordering"] == "sequencer"
+        assert dev.stop() == (0, "")
+
+
 def test_it_tells_a_newcomer_what_to_do(bare: Shell) -> None:
     with bare.spawn("dev", "--port", "0", "--nodes", "1", "--topic", "mine", "--data", "here") as process:
         told = [line_of(process) for _ in range(12)]

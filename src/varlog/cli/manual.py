@@ -64,6 +64,10 @@ It runs until Ctrl-C or SIGTERM, and then stops cleanly.
     varlog dev --data /tmp/other --etcd
     varlog status --cluster /tmp/other
 
+  with a topic whose positions a sequencer gives out:
+    varlog dev --data /tmp/other --ordering sequencer
+    varlog topic describe --cluster /tmp/other log
+
   in a script: any free ports, one JSON line when it is ready:
     varlog dev --port 0 --json
 """,
