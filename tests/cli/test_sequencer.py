@@ -56,3 +56,13 @@ def test_topics_of_the_other_ordering_are_refused(shell: Shell, command: tuple[s
     refused = shell.run("sequencer", *command)
     assert refused.code != 0
     assert "sequencer orders" in refused.err
+
+
+def test_rule24_lines_are_cut_where_blocks_end(shell: Shell) -> None:
+    assert shell.run("topic", "add", "small", "--ordering", "sequencer", "--block", "8").code == 0
+    lines = b"".join(b"%d\n" % number for number in range(100))
+    told = shell.feed(lines, "append", "--topic", "small").text
+    assert "appended 100 entries" in told
+    read = [record["data"] for record in shell.run("tail", "--topic", "small", "-n", "100", "--json").records]
+    assert read == [str(number) for number in range(100)]
+    assert shell.run("topic", "remove", "small", "--yes").code == 0

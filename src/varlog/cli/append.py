@@ -66,7 +66,7 @@ async def append(
             appending = _Appending(output, advance)
             try:
                 async with log.appender(timeout=at.patience) as appender:
-                    await appending.run(appender, _batches(entries, file, by_line=lines))
+                    await appending.run(appender, _batches(entries, file, log.topic.block, by_line=lines))
             except BaseException:
                 if appending.entries:
                     output.note(f"varlog: {appending.told()}; then it ended early")
@@ -83,26 +83,34 @@ def _check_readable(name: str) -> None:
         raise InvalidArgument(f"{name} is not there, or may not be read")
 
 
-async def _batches(entries: Sequence[str], files: Sequence[str], *, by_line: bool) -> Batches:
-    """What to append, as it comes."""
+async def _batches(entries: Sequence[str], files: Sequence[str], block: int, *, by_line: bool) -> Batches:
+    """What to append, as it comes; lines as many together as a block takes, if there are blocks."""
     if entries:
         yield [os.fsencode(entry) for entry in entries]
     elif not files:
         if sys.stdin.isatty():
             sys.stderr.write("every line is an entry; Ctrl-D ends\n")
         async for batch in lines_of(sys.stdin.fileno()):
-            yield batch
+            for part in _parts(batch, block):
+                yield part
     for name in files:
         descriptor = sys.stdin.fileno() if name == STDIN else os.open(name, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if by_line:
                 async for batch in lines_of(descriptor):
-                    yield batch
+                    for part in _parts(batch, block):
+                        yield part
             else:
                 yield [await whole(descriptor, name)]
         finally:
             if name != STDIN:
                 os.close(descriptor)
+
+
+def _parts(batch: list[bytes], block: int) -> Iterator[list[bytes]]:
+    most = block or len(batch)
+    for begin in range(0, len(batch), most):
+        yield batch[begin : begin + most]
 
 
 class _Appending:
@@ -162,7 +170,7 @@ class _Appending:
         where = f"GLSN {self._first}" if count == 1 else f"GLSN {self._first} to {self._last}"
         between = self._last - self._first + 1 - count
         if between > 0:
-            where += f", with {between:,} of others between them"
+            where += f", with {between:,} of others, or filled, between them"
         seconds = monotonic() - self._begun
         if seconds < _NOTEWORTHY_SECONDS:
             return f"{what}: {where}"
