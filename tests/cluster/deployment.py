@@ -37,7 +37,7 @@ from varlog.etcdserver import _END_WITH_PARENT, EtcdProgram, find
 ROOT: Final = Path(__file__).resolve().parents[2]
 FILES: Final = ROOT / "examples" / "deploy"
 PAGE: Final = ROOT / "docs" / "operations.md"
-UNITS: Final = ("etcd", "vmr", "vsn", "vms")
+UNITS: Final = ("etcd", "vmr", "vsn", "vms", "vsq")
 RELEASES: Final = ("varlog-0.1.0", "varlog-0.2.0")
 """Those that the page speaks of; both are what is installed here."""
 SECONDS: Final = 60.0

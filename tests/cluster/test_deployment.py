@@ -32,7 +32,7 @@ from varlog.daemon.service import Exit
 from varlog.etcdserver import find
 from varlog.types import GLSN
 
-DAEMONS = {"vmr": commands.VMR, "vms": commands.VMS, "vsn": commands.VSN}
+DAEMONS = {"vmr": commands.VMR, "vms": commands.VMS, "vsn": commands.VSN, "vsq": commands.VSQ}
 MACHINES = ("node1", "node2", "node3")
 APPEND_SECONDS = 20.0
 

@@ -117,4 +117,4 @@ def test_config_files_are_accepted(tmp_path: Path) -> None:
             file.write_text(block.text)
             load(programs[named[1]], {}, str(file))
             found += 1
-    assert found == 11
+    assert found == 12
