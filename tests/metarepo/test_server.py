@@ -28,11 +28,14 @@ from varlog.core.messages import (
     Message,
     Metadata,
     PlanStream,
+    ProposeProjection,
     RegisterManager,
     RegisterNode,
+    RegisterSequencer,
     RenewNode,
     Report,
     SealStream,
+    SequencerInfo,
     SetArchive,
     SetDraining,
     Snapshot,
@@ -41,6 +44,7 @@ from varlog.core.messages import (
     UnregisterNode,
 )
 from varlog.core.metarepo import Role as Lead
+from varlog.core.projection import Chain, Projection, Stripe
 from varlog.daemon.config import MetadataRepositoryConfig
 from varlog.daemon.metrics import Metrics
 from varlog.metarepo.daemon import declare, health
@@ -51,6 +55,9 @@ from varlog.wire import Ping, Pong, Role
 
 TOPIC = TopicID(1)
 LSID = LogStreamID(1)
+PROJECTION = Projection(
+    Epoch(1), "127.0.0.1:1", 7, GLSN(1), 0, (Stripe(GLSN(1), 10, (LSID,)),), (Chain(LSID, (StorageNodeID(1),)),)
+)
 
 
 def report(snid: int = 1, seq: int = 1, version: int = 0, boot: int = 1) -> Report:
@@ -82,8 +89,13 @@ MISUSES: list[tuple[Role, Message]] = [
     (Role.STORAGE_NODE, AnnounceNode(9, StorageNodeID(2), "nowhere", ())),
     (Role.STORAGE_NODE, AnnounceNode(9, StorageNodeID(2), "", ())),
     (Role.STORAGE_NODE, AnnounceNode(9, StorageNodeID(2), "x" * 5_000_000, ())),
+    (Role.STORAGE_NODE, ProposeProjection(9, TOPIC, Epoch(0), PROJECTION)),
+    (Role.CLIENT, RegisterSequencer(9, "127.0.0.1:1", 1)),
+    (Role.SEQUENCER, RegisterSequencer(9, "nowhere", 1)),
+    (Role.SEQUENCER, ProposeProjection(9, TOPIC, Epoch(0), PROJECTION)),
+    (Role.SEQUENCER, GetTail(9, TOPIC)),
     (Role.MANAGER, report(snid=0)),
-    (Role.MANAGER, GetTail(9, TOPIC)),
+    (Role.MANAGER, RegisterSequencer(9, "127.0.0.1:1", 1)),
     (Role.MANAGER, AddLogStream(9, TOPIC, LSID)),
     (Role.MANAGER, RegisterNode(9, StorageNodeID(9), "nowhere")),
     (Role.MANAGER, RegisterManager(9, "[::1")),
@@ -110,9 +122,25 @@ def test_the_roles_that_have_no_business_here_are_not_let_in(tmp_path: Path) -> 
         async with cluster(tmp_path, nodes=0, manager=False) as small:
             with pytest.raises(errors.WrongRole):
                 await small.call_vmr(Role.METADATA_REPOSITORY)
-            for role in (Role.CLIENT, Role.STORAGE_NODE, Role.MANAGER):
+            for role in (Role.CLIENT, Role.STORAGE_NODE, Role.MANAGER, Role.SEQUENCER):
                 caller = await small.call_vmr(role, 5)
                 assert (await caller.ask(Pong, Ping)).time > 0
+
+    run(main())
+
+
+def test_S7_a_client_proposes_a_projection_and_a_sequencer_registers(tmp_path: Path) -> None:
+    """Neither asks a manager; what is refused is told with its error, and the connection goes on."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=1) as small:
+            sequencer, client = await small.call_vmr(Role.SEQUENCER), await small.call_vmr()
+            granted = await sequencer.ask(Decided, lambda asked: RegisterSequencer(asked, "127.0.0.1:1", 7))
+            assert granted.code == 0
+            refused = await client.ask(Decided, lambda asked: ProposeProjection(asked, TOPIC, Epoch(0), PROJECTION))
+            assert refused.code == errors.WrongOrdering.code
+            assert "ordered by commits" in refused.detail
+            assert (await client.ask(Metadata, GetMetadata)).sequencers == (SequencerInfo("127.0.0.1:1", 7),)
 
     run(main())
 
