@@ -82,6 +82,9 @@ CHAIN_WRITE_BYTES: Final = 1 * MIB
 """Of batches in one message to a replica of a chain; a larger batch goes alone."""
 CHAIN_WRITE_BATCHES: Final = 1024
 CHAIN_DIGEST_LINES: Final = 16384
+"""Of a digest that tells runs of positions,"""
+CHAIN_DIGEST_BATCHES: Final = 4096
+"""and of one that tells batches: no more than some milliseconds are spent on it at a time."""
 FILL_AFTER_SECONDS: Final = 1.0
 """So long a reader sees a position unwritten before it fills it, unless its application says otherwise (S5)."""
 MAX_EPOCH: Final = 1 << 62

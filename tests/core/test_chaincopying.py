@@ -151,7 +151,7 @@ def test_junk_is_copied_as_anything_else(members: Members) -> None:
 
 @pytest.mark.parametrize("lines", [1, 2, 3, 7])
 def test_a_long_log_is_compared_in_pages(members: Members, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CHAIN_DIGEST_LINES", lines)
+    monkeypatch.setattr(limits, "CHAIN_DIGEST_BATCHES", lines)
     store(members[1], range(20, 40))
     target = members[2]
     target.seal(1)
@@ -518,6 +518,7 @@ def test_rule22_whatever_was_there_a_joiner_equals_its_source(seed: int, monkeyp
     """Against the plain truth: what the source has."""
     rng = random.Random(seed)
     monkeypatch.setattr(limits, "CHAIN_DIGEST_LINES", rng.choice([1, 3, 8, 1000]))
+    monkeypatch.setattr(limits, "CHAIN_DIGEST_BATCHES", rng.choice([1, 3, 8, 1000]))
     monkeypatch.setattr(limits, "COPY_PART_BYTES", rng.choice([1, 300, 1 << 20]))
     members = Members(2)
     for snid in (1, 2):

@@ -473,7 +473,7 @@ def test_a_digest_of_runs_tells_positions(member: Member) -> None:
 
 
 def test_a_long_digest_says_how_far_it_goes(member: Member, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "CHAIN_DIGEST_LINES", 2)
+    monkeypatch.setattr(limits, "CHAIN_DIGEST_BATCHES", 2)
     stored(member, 1, 2, 5, 6)
     first = member.answer(Digest, member.digest(1))
     assert ([line[0] for line in first.lines], first.end, first.last) == ([1, 2], 3, 7)

@@ -35,9 +35,17 @@ from varlog.core.address import Address, Send, node_address
 from varlog.core.branches import ChainBranch, Observe
 from varlog.core.chaincontext import check_of
 from varlog.core.chainreplica import ChainReplica
-from varlog.core.messages import ChainCopied, ChainCopy, ChainPart, ChainRead, Digest, GetDigest, StoredLine
+from varlog.core.messages import (
+    ChainCopied,
+    ChainCopy,
+    ChainPart,
+    ChainRead,
+    Digest,
+    DigestLine,
+    GetDigest,
+    StoredLine,
+)
 from varlog.core.projection import NEVER
-from varlog.core.writeoncelog import Held
 from varlog.types import GLSN, LogStreamID, StorageNodeID
 
 RENEW_WITHIN: Final = 5.0
@@ -204,11 +212,11 @@ class Copy:
 
     def _compare(self, message: Digest, source_end: int) -> int:
         """Hold what is here against a page of the source; returns how far that goes."""
-        own = self.replica.log.digest(self.at, limits.CHAIN_DIGEST_LINES)
-        own_end = NEVER if len(own) < limits.CHAIN_DIGEST_LINES else own[-1].glsn + own[-1].count
+        own = self.replica.log.digest(self.at, limits.CHAIN_DIGEST_BATCHES)
+        own_end = NEVER if len(own) < limits.CHAIN_DIGEST_BATCHES else own[-1].glsn + own[-1].count
         page_end = min(source_end, own_end)
-        here = [held for held in own if held.glsn < page_end]
-        there = [Held(GLSN(line[0]), *line[1:]) for line in message.lines if self.at - line[1] < line[0] < page_end]
+        here = [held for held in own if held[0] < page_end]
+        there = [line for line in message.lines if self.at - line[1] < line[0] < page_end]
         if here != there:
             self._reconcile(here, there)
         return page_end
@@ -232,30 +240,29 @@ class Copy:
         self._gaps.extend(_Gap(begin, end, end - begin) for begin, end in missing)
         return page_end
 
-    def _reconcile(self, here: Seq[Held], there: Seq[Held]) -> None:
+    def _reconcile(self, here: Seq[DigestLine], there: Seq[DigestLine]) -> None:
         """Void what the source does not have, and all beyond; note what is missing."""
         theirs = set(there)
-        strange = next((held for held in here if held not in theirs), None)
-        if strange is not None:
+        strange = next((line[0] for line in here if line not in theirs), 0)
+        if strange:
             self._observe(ChainBranch.RULE22_WIPED)
-            self.replica.promise(self.epoch, strange.glsn)
-            here = [held for held in here if held.glsn + held.count <= strange.glsn]
+            self.replica.promise(self.epoch, GLSN(strange))
+            here = [line for line in here if line[0] + line[1] <= strange]
         ours = set(here)
         gaps: list[_Gap] = []
         is_open = False
-        for held in there:
-            if held in ours:
+        for line in there:
+            if line in ours:
                 is_open = False
                 continue
-            begin, _, batches = gaps.pop() if is_open else (held.glsn, held.glsn, 0)
-            gaps.append(_Gap(begin, held.glsn + held.count, batches + 1))
+            begin, _, batches = gaps.pop() if is_open else (line[0], 0, 0)
+            gaps.append(_Gap(begin, line[0] + line[1], batches + 1))
             is_open = True
-        if gaps and ours and max(ours).glsn > gaps[0].begin:
+        if gaps and ours and max(ours)[0] > gaps[0].begin:
             self._observe(ChainBranch.RULE22_HOLE_COPIED)
         self._gaps.extend(gaps)
         if not self.verified:
-            first = [gap.begin for gap in gaps[:1]] + ([strange.glsn] if strange is not None else [])
-            self.verified = GLSN(min(first, default=0))
+            self.verified = GLSN(min([gap.begin for gap in gaps[:1]] + [strange] * bool(strange), default=0))
 
     # Copying
 

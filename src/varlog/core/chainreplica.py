@@ -360,10 +360,10 @@ class ChainReplica(ChainContext):
             self._send(source, Digest(message.request, self.lsid, 0, self.epoch, lines, end, last, trim))
 
     def _lines(self, message: GetDigest) -> tuple[tuple[tuple[int, int, int, int], ...], GLSN]:
-        log, most = self.log, limits.CHAIN_DIGEST_LINES
+        log, most = self.log, limits.CHAIN_DIGEST_BATCHES
         glsn = GLSN(max(message.glsn, log.trim + 1))
         if message.runs:
-            runs, end = log.runs(glsn, most)
+            runs, end = log.runs(glsn, limits.CHAIN_DIGEST_LINES)
             return tuple((begin, run_end - begin, 0, 0) for begin, run_end in runs), end
         found = tuple(log.digest(glsn, most))
         return found, log.end if len(found) < most else GLSN(found[-1].glsn + found[-1].count)
