@@ -26,6 +26,7 @@ from varlog.batch import (
     RecordBatch,
     decode,
     encode,
+    entry_of,
     peek_header,
     verify,
 )
@@ -540,3 +541,18 @@ def test_forged_fields_under_a_fitting_checksum(
 def test_arbitrary_bytes_as_a_zstd_frame(data: bytes, count: int, words: int) -> None:
     returns_or_refuses(compressed(data, words * 8, count=count))
     returns_or_refuses(compressed(b"\x28\xb5\x2f\xfd" + data, words * 8, count=count))
+
+
+@given(entries=entries_lists, data=st.data(), codec=st.sampled_from(Codec))
+def test_one_entry_is_taken_out_of_a_batch_that_is_verified(
+    entries: list[bytes], data: st.DataObject, codec: Codec
+) -> None:
+    made = encode(entries, writer_id=7, sequence=8, codec=codec)
+    number = data.draw(st.integers(0, len(entries) - 1))
+    for held in (made, memoryview(made)):
+        assert entry_of(held, number, len(entries)) == (decode(made).header, entries[number])
+    with pytest.raises(MalformedBatch):
+        entry_of(made, number, len(entries) + 1)
+    at = data.draw(st.integers(0, len(made) - 1))
+    with pytest.raises(VarlogError):
+        entry_of(made[:at] + bytes([made[at] ^ 1]) + made[at + 1 :], number, len(entries))

@@ -99,10 +99,13 @@ __all__ = [
     "decode",
     "encode",
     "encode_single",
+    "entry_of",
     "peek_header",
     "verify",
 ]
 
+_SINGLE_FROM: Final = HEADER_BYTES + PAIR.size
+"""Where the only entry of a plain batch begins."""
 _NO_EXTENSIONS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -235,6 +238,19 @@ def decode(buf: Buffer, *, verified: bool = False) -> RecordBatch:
     if header is not None:
         return RecordBatch(header, _NO_EXTENSIONS, view[HEADER_BYTES:])
     return RecordBatch(*_open_verified(view))
+
+
+def entry_of(buf: Buffer, number: int, count: int) -> tuple[BatchHeader, bytes]:
+    """The header of a batch that must have so many entries, and one of them; all of it is verified."""
+    if count == 1 and len(buf) <= SMALL_BYTES:
+        copied = bytes(buf)
+        header = verify_single(copied)
+        if header is not None:
+            return header, copied[_SINGLE_FROM : _SINGLE_FROM + PAIR.unpack_from(copied, HEADER_BYTES)[1]]
+    opened = decode(buf)
+    if opened.header.count != count:
+        raise MalformedBatch(f"a batch of {opened.header.count} entries where there should be {count}")
+    return opened.header, opened[number]
 
 
 def _open_verified(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:

@@ -11,7 +11,6 @@ once or not at all, and everything else goes on undisturbed.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Awaitable, Callable
 from copy import copy
@@ -152,8 +151,10 @@ class Log:
         limit = self._timeout if timeout is None else check_timeout(timeout)
         begun = self._time()
         if self._chained is not None:
-            with contextlib.suppress(errors.Trimmed):  # the archive may have it
-                return await read_at_tail(self._session, self._chained.reads, glsn, begun + limit)
+            try:
+                return await read_at_tail(self._session, self._chained.reads, glsn, begun, begun + limit)
+            except errors.Trimmed:  # the archive may have it
+                pass
         elif glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
             raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
         batches = self._batches(glsn, glsn + 1, max(0.0, begun + limit - self._time()), reply_bytes=1)

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from varlog import batch, errors, limits
 from varlog.client.archives import Archives
-from varlog.client.entries import Entry, EntryBatch
+from varlog.client.entries import Entry, EntryBatch, new_entry
 from varlog.client.session import Session
 from varlog.core import subscribing
 from varlog.core.address import Address
@@ -36,7 +36,7 @@ from varlog.core.frontiers import Mend
 from varlog.core.merging import Chunk
 from varlog.core.messages import Message
 from varlog.core.trouble import Complain
-from varlog.types import GLSN, LLSN, StorageNodeID, TopicID
+from varlog.types import GLSN, StorageNodeID, TopicID
 
 _JUNK: Final = int(batch.BatchFlag.JUNK)
 
@@ -254,7 +254,7 @@ class Feed:
         return found
 
 
-async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline: float) -> Entry:
+async def read_at_tail(session: Session, reads: ChainReads, glsn: int, now: float, deadline: float) -> Entry:
     """One entry of a topic that a sequencer orders. Raises `Filled` where there is none, `Unwritten` and `Trimmed`."""
     waiting: asyncio.Future[Found] = session.loop.create_future()
 
@@ -266,7 +266,7 @@ async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline:
         else:
             waiting.set_exception(copy(found))
 
-    single = reads.read(GLSN(glsn), deadline, done, session.loop.time())
+    single = reads.read(GLSN(glsn), deadline, done, now)
     if reads.wants_metadata:
         session.refresh()
     session.stir()
@@ -275,12 +275,10 @@ async def read_at_tail(session: Session, reads: ChainReads, glsn: int, deadline:
     except BaseException:
         reads.forget(single)
         raise
-    opened = batch.decode(stored[6])
-    if opened.header.count != stored[2]:
-        raise errors.MalformedBatch(f"the batch at {stored[0]} has not as many entries as its log stream says")
-    if opened.header.flags & _JUNK:
+    header, data = batch.entry_of(stored[6], glsn - stored[0], stored[2])
+    if header[3] & _JUNK:
         raise filled(glsn)
-    return Entry(GLSN(glsn), opened[glsn - stored[0]], LLSN(glsn), lsid, stored[5])
+    return new_entry((glsn, data, glsn, lsid, stored[5]))
 
 
 def filled(glsn: int) -> errors.Filled:

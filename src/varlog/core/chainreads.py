@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from varlog import errors, limits
-from varlog.core.address import METADATA_REPOSITORY, Send, node_address
+from varlog.core.address import METADATA_REPOSITORY, Address, Send, node_address
 from varlog.core.messages import ChainPart, ChainRead, GetTail, StoredLine, Tail
+from varlog.core.projection import Projection
 from varlog.core.routing import Routing
 from varlog.core.trouble import SILENT_SECONDS, Complain, Complaints
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, TopicID
@@ -66,6 +67,9 @@ class ChainReads:
         self._asked: dict[int, SingleRead] = {}
         self._idle: list[SingleRead] = []
         """They wait for another projection, or for a moment to pass."""
+        self._projection: Projection | None = None
+        self._tails: dict[LogStreamID, tuple[StorageNodeID, Address]] = {}
+        """Of the chains."""
         self.wants_metadata = False
 
     @property
@@ -96,20 +100,18 @@ class ChainReads:
             single.done(error)
 
     def _ask(self, single: SingleRead, now: float) -> None:
-        projection = self._routing.projection(self._tpid)
-        if single.glsn <= (trim := self._routing.trim(self._tpid)):
-            single.done(errors.Trimmed(trim + 1))
-            return
-        if projection is None or single.glsn < projection.stripes[0].begin:
+        glsn, projection = single.glsn, self._projection
+        if projection is not None and glsn >= projection.stripes[0].begin:
+            lsid, epoch, request = projection.stream_of(glsn), projection.epoch, self._new_request()
+            node, address = self._tails[lsid]
+            self._send(address, ChainRead(request, lsid, epoch, glsn, 1))
+            single.request, single.node, single.lsid, single.epoch, single.since = request, node, lsid, epoch, now
+            self._asked[request] = single
+        else:
             self._wait(single, now)
-            return
-        single.lsid, single.epoch = projection.stream_of(single.glsn), projection.epoch
-        single.node, single.since = projection.chain(single.lsid).tail, now
-        single.request = self._new_request()
-        self._asked[single.request] = single
-        self._send(
-            node_address(single.node), ChainRead(single.request, single.lsid, single.epoch, single.glsn, max_bytes=1)
-        )
+        if glsn <= (trim := self._routing.trim(self._tpid)):  # the tail may not know yet
+            self.forget(single)
+            single.done(errors.Trimmed(trim + 1))
 
     def _wait(self, single: SingleRead, now: float) -> None:
         """Read it again a little later."""
@@ -156,8 +158,9 @@ class ChainReads:
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""
         self.wants_metadata = False
-        projection = self._routing.projection(self._tpid)
+        self._projection = projection = self._routing.projection(self._tpid)
         if projection is not None:
+            self._tails = {chain.lsid: (chain.tail, node_address(chain.tail)) for chain in projection.chains}
             passed = [single for single in self._asked.values() if single.epoch != projection.epoch]
             if passed:
                 self._complaints.clear()
