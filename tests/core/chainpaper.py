@@ -274,6 +274,10 @@ class ChainPaper:
 
     # What happens
 
+    def restarted(self, replica: Replica) -> None:
+        """It knows its epoch, and not that it was about to join."""
+        replica.state, replica.source = RUNNING, StorageNodeID(0)
+
     def pass_time(self, seconds: float, until: Callable[[], bool] = lambda: False) -> float:
         """Let time pass while the manager looks and acts; how long it took, if there is something to wait for."""
         began, end = self.now, self.now + seconds

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tests.core.sketch import metadata, stream
 from varlog import errors
-from varlog.core.messages import Info, ReplicaInfo, ReplicaReply, StreamInfo
+from varlog.core.messages import ChainCopied, Info, ReplicaInfo, ReplicaReply, StreamInfo
 from varlog.core.world import World
 from varlog.manager.lookout import Lookout
-from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 
 ONE, TWO = StorageNodeID(1), StorageNodeID(2)
 LSID, OTHER = LogStreamID(1), LogStreamID(2)
@@ -123,3 +123,18 @@ def test_it_is_known_whose_answers_are_still_out() -> None:
     assert (lookout.has_all_answers, lookout.silence(0.7)) == (True, 0.0)
     assert lookout.fresh_infos(1.0, 0.9).keys() == {ONE}
     assert not lookout.fresh_infos(1.0, 1.2)
+
+
+def test_how_far_a_copy_is_counts_until_its_chain_changes() -> None:
+    lookout = Lookout()
+    lookout.on_metadata(metadata(1, ls(1, StreamStatus.CHAINED)), 10, 0.0)
+    replica = ReplicaInfo(LSID, Epoch(2), SEALED, LLSN(5), LLSN(5), True, source=TWO)
+    lookout.on_info(Info(11, ONE, 1, (replica,)), 0.1)
+    assert not lookout.on_copied(ChainCopied(12, LSID, errors.StaleEpoch.code, ONE))
+    assert not lookout.on_copied(ChainCopied(12, LSID, 0, StorageNodeID(9))), "nobody knows it"
+    copied = ChainCopied(12, LSID, 0, ONE, copied=GLSN(4), source_end=GLSN(9))
+    assert lookout.on_copied(copied)
+    assert look(lookout).copied(ONE, LSID) == copied
+    lookout.on_metadata(metadata(2, ls(1, StreamStatus.CHAINED, epoch=3)), 20, 0.2)
+    lookout.on_info(Info(21, ONE, 1, (replica,)), 0.3)
+    assert look(lookout).copied(ONE, LSID) is None
