@@ -119,7 +119,7 @@ class Demo:
         self._console = console
         self._output = output
         self._begun = time.monotonic()
-        self._cluster = LocalCluster(path, streams=STREAMS)
+        self._cluster = LocalCluster(path, streams=STREAMS, sequencers=0)
         self._cluster.vms.options["log_format"] = "json"
         for node in self._cluster.nodes:
             node.options["segment_bytes"] = str(SEGMENT_BYTES)
