@@ -142,6 +142,28 @@ def test_S3_S4_a_chain_is_written_and_read(tmp_path: Path) -> None:
     run(main())
 
 
+def test_S4_a_single_position_is_read_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=1, streams=0) as small:
+            chain = await chained(small, 1)
+
+            async def one(glsn: int, epoch: int = 1) -> ChainPart:
+                return await chain.clients[1].ask(ChainPart, lambda r: ChainRead(r, LSID, Epoch(epoch), GLSN(glsn), 1))
+
+            await chain.write(1, (2, batch_of(2, 3)), (5, batch_of(5)), (9, batch_of(9)))
+            part = await one(3)
+            assert (positions(part), part.end, part.seen, part.epoch) == ([2], 10, 3, 1)
+            assert bytes(part.batches[0][6]) == batch_of(2, 3)
+            assert [positions(await one(glsn)) for glsn in (1, 5, 6, 9, 10)] == [[2], [5], [9], [9], []]
+            assert name_of((await one(5, epoch=2)).code) == "StaleEpoch"
+            assert name_of((await one(0)).code) == "InvalidArgument"
+            damage(small, b"5.0")
+            assert name_of((await one(5)).code) == "Corrupt"
+            assert positions(await one(2)) == [2], "the rest is still read"
+
+    run(main())
+
+
 def test_a_reader_at_the_end_waits_for_what_is_written(tmp_path: Path) -> None:
     async def main() -> None:
         async with cluster(tmp_path, nodes=1, streams=0) as small:

@@ -155,6 +155,13 @@ class ChainNode:
         else:
             replica.read(source, message, now)
 
+    def readable(self, message: ChainRead, now: float) -> ChainReplica | None:
+        """The replica, if it may be read right away; what is found is told with `tell_one`. Else it is a message like
+        others."""
+        replica = self._replicas.get(message.lsid)
+        is_leased = now - self._leased <= limits.NODE_LEASE_SECONDS
+        return replica if replica is not None and is_leased and replica.is_readable(message) else None
+
     def _on_get_digest(self, replica: ChainReplica, source: Address, message: GetDigest, now: float) -> None:
         if (why_not := self._why_not(now)) is not None:
             replica.refuse_digest(source, message, why_not)

@@ -256,6 +256,22 @@ class ChainReplica(ChainContext):
         else:
             self._allow(source, message)
 
+    def is_readable(self, message: ChainRead) -> bool:
+        """Whether nothing stands against a read, and something may be there: then the caller may do it by itself."""
+        return (
+            message.epoch == self.log.epoch
+            and self.log.trim < message.glsn < self.durable_end
+            and self.healthy
+            and not self.joins
+            and not self.follows
+        )
+
+    def tell_one(self, source: Address, message: ChainRead, line: StoredLine) -> None:
+        """What the caller has read at a position that `is_readable`."""
+        self.scans += 1
+        part = ChainPart(message.request, self.lsid, 0, message.epoch, (line,), self.durable_end, self.seen)
+        self._send(source, part)
+
     def _is_answerable(self, message: ChainRead) -> bool:
         if not message.wait or message.seen != self.seen or message.glsn <= self.log.trim or not self.healthy:
             return True

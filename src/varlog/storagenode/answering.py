@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from varlog import errors, limits
+from varlog.core.address import Address
 from varlog.core.chaincontext import ChainReadPlan
+from varlog.core.messages import ChainRead
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.daemon import logs
 from varlog.storage.grouped import AnyLog
+from varlog.storage.writeonce import WriteOnceStorage
 from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Plan, Reading, Result
 from varlog.storagenode.replicas import Replicas
@@ -37,6 +40,7 @@ class Answering:
         hosting: Hosting,
         go_on: Callable[[], None],
     ) -> None:
+        self._loop = loop
         self._node = node
         self._replicas = replicas
         self._hosting = hosting
@@ -52,6 +56,22 @@ class Answering:
     def is_busy(self, storage: AnyLog) -> bool:
         """Whether a thread reads from it, or is about to."""
         return self._reading.is_busy(storage)
+
+    def at_once(self, source: Address, message: ChainRead) -> bool:
+        """Answer who waits for one position of a chain, if that is known to be quick; else it is a message like others
+        (False)."""
+        if message.max_bytes > 1 or (replica := self._node.chains.readable(message, self._loop.time())) is None:
+            return False
+        storage = replica.log
+        assert isinstance(storage, WriteOnceStorage)
+        try:
+            found = storage.read_one(message.glsn)
+        except (errors.VarlogError, OSError):
+            return False  # the long way meets it too, and says so
+        if found is None:
+            return False
+        replica.tell_one(source, message, found)
+        return True
 
     def do_some(self) -> None:
         """So many, in the order they were asked for."""

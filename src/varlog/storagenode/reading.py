@@ -1,8 +1,8 @@
 """Reading: does the reads that the core has allowed.
 
 What was appended lately is in memory, and a subscriber at the tail waits for it: such reads are done at once, in the
-event loop, and kept short. So is the read of a single position whose place is known. Anything older may have to come
-from the disk and goes to a thread. What waits for the thread is bounded: beyond that a reader is told to try again.
+event loop, and kept short. Anything older may have to come from the disk and goes to a thread. What waits for the
+thread is bounded: beyond that a reader is told to try again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,7 @@ class Reading:
         return storage in self._under_way
 
     def submit(self, plan: Plan, storage: Storage) -> None:
-        if isinstance(plan, ChainReadPlan) and plan.max_bytes <= 1 and (one := _at_hand(plan, storage)) is not None:
-            self._finished(plan, one)
-        elif _distance(plan) < TAIL_ENTRIES:
+        if _distance(plan) < TAIL_ENTRIES:
             self._finished(plan, read(plan, storage, TAIL_BYTES))
         elif self.waiting >= limits.MAX_READS_UNDER_WAY:
             self._finished(plan, errors.Busy(f"{self.waiting} reads are under way"))
@@ -94,18 +92,6 @@ class Reading:
 
 def _raise(mistake: Exception) -> NoReturn:
     raise mistake
-
-
-def _at_hand(plan: ChainReadPlan, storage: Storage) -> Result | None:
-    """A single batch, if its place in the files is known without a look into them."""
-    assert isinstance(storage, WriteOnceStorage)
-    try:
-        found = storage.read_one(plan.glsn)
-    except errors.VarlogError as error:
-        return error
-    except OSError as error:
-        return errors.Poisoned(f"reading failed: {error}")
-    return None if found is None else [found]
 
 
 def _distance(plan: Plan) -> int:

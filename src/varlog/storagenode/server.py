@@ -273,7 +273,7 @@ class StorageNodeServer:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
         elif type(message) in _HOSTED:
             self._on_hosted(self.peers.name(connection), message)
-        else:
+        elif type(message) is not ChainRead or not self._answering.at_once(self.peers.name(connection), message):
             self._receive(self.peers.name(connection), message)
             if self.node.chains.reads:
                 self._answering.do_chained()
