@@ -267,9 +267,10 @@ async def read_at_tail(session: Session, reads: ChainReads, glsn: int, now: floa
             waiting.set_exception(copy(found))
 
     single = reads.read(GLSN(glsn), deadline, done, now)
-    if reads.wants_metadata:
-        session.refresh()
-    session.stir()
+    if session.ticker is None:
+        session.stir()
+    if not single.request:
+        session.refresh()  # nobody is asked before there is a projection
     try:
         lsid, stored = await waiting
     except BaseException:

@@ -40,17 +40,17 @@ class SingleRead:
 
     __slots__ = ("deadline", "done", "epoch", "glsn", "lsid", "node", "not_before", "request", "since")
 
-    def __init__(self, glsn: GLSN, deadline: float, done: Done) -> None:
+    def __init__(self, glsn: GLSN, deadline: float, done: Done, now: float) -> None:
         self.glsn = glsn
         self.deadline = deadline
         self.done = done
+        self.since = self.not_before = now
         self.request = 0
         """0 while nothing is asked."""
-        self.node = _NOBODY
+        self.node: StorageNodeID
         """Who is asked; nobody of the storage nodes while the metadata repository is."""
-        self.lsid = LogStreamID(0)
-        self.epoch = Epoch(0)
-        self.since = self.not_before = float("-inf")
+        self.lsid: LogStreamID
+        self.epoch: Epoch
 
 
 class ChainReads:
@@ -78,8 +78,8 @@ class ChainReads:
 
     def read(self, glsn: GLSN, deadline: float, done: Done, now: float) -> SingleRead:
         """Begin to read a position."""
-        single = SingleRead(glsn, deadline, done)
-        if self.outstanding < limits.CLIENT_OPERATIONS:
+        single = SingleRead(glsn, deadline, done, now)
+        if len(self._asked) + len(self._idle) < limits.CLIENT_OPERATIONS:
             self._ask(single, now)
         else:
             done(errors.Busy(f"{limits.CLIENT_OPERATIONS} reads are under way in this client already"))
