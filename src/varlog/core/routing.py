@@ -38,6 +38,8 @@ class Routing:
         before = self._streams
         self.version = metadata.version
         self._topics = {topic.tpid: topic for topic in metadata.topics}
+        for topic in metadata.topics:
+            self.note_trim(topic.tpid, topic.trim)
         self._streams = {stream.lsid: stream for stream in metadata.streams if stream.status in _HOLDS_ENTRIES}
         self._of_topic, self._open = {}, {}
         for _, stream in sorted(self._streams.items()):
@@ -65,8 +67,7 @@ class Routing:
 
     def trim(self, tpid: TopicID) -> GLSN:
         """The last position known to be trimmed."""
-        topic = self._topics.get(tpid)
-        return max(topic.trim if topic is not None else GLSN(0), self._trims.get(tpid, GLSN(0)))
+        return self._trims.get(tpid, GLSN(0))
 
     def stream(self, lsid: LogStreamID) -> StreamInfo | None:
         return self._streams.get(lsid)
