@@ -27,10 +27,10 @@ SECONDS = 0.6
 
 
 @asynccontextmanager
-async def contenders(path: Path, *names: str) -> AsyncIterator[list[Contender]]:
+async def contenders(path: Path, *names: str, ordering: str = "commit") -> AsyncIterator[list[Contender]]:
     """A cluster with the topic, and contenders, each with a connection of its own."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(varlog.embedded(path, topic=TOPIC))
+        await stack.enter_async_context(varlog.embedded(path, topic=TOPIC, ordering=ordering))
         yield [
             await stack.enter_async_context(
                 Contender(await stack.enter_async_context(varlog.connect(path, topic=TOPIC)), name, seconds=SECONDS)
@@ -104,10 +104,11 @@ def test_L8_one_leads_and_the_other_waits_until_it_resigns(tmp_path: Path) -> No
     asyncio.run(test())
 
 
-def test_L8_leaders_follow_each_other_without_overlap(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordering", ["commit", "sequencer"])
+def test_L8_leaders_follow_each_other_without_overlap(tmp_path: Path, ordering: str) -> None:
     async def test() -> None:
         store = FencedFile(tmp_path / "store")
-        async with contenders(tmp_path / "cluster", *"abcd") as rivals:
+        async with contenders(tmp_path / "cluster", *"abcd", ordering=ordering) as rivals:
 
             async def reign(contender: Contender, name: str) -> None:
                 for _ in range(4):

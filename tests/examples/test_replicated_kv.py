@@ -26,10 +26,10 @@ Join = Callable[[], Awaitable[Replica]]
 
 
 @asynccontextmanager
-async def store_in(path: Path) -> AsyncIterator[tuple[varlog.Log, Join]]:
+async def store_in(path: Path, ordering: str = "commit") -> AsyncIterator[tuple[varlog.Log, Join]]:
     """A cluster with the topic, and how replicas join, each with a connection of its own."""
     async with AsyncExitStack() as stack:
-        log = await stack.enter_async_context(varlog.embedded(path, topic=TOPIC, streams=2))
+        log = await stack.enter_async_context(varlog.embedded(path, topic=TOPIC, streams=2, ordering=ordering))
 
         async def join() -> Replica:
             own = await stack.enter_async_context(varlog.connect(path, topic=TOPIC))
@@ -42,9 +42,10 @@ async def contents(replica: Replica) -> dict[str, replicated_kv.Value]:
     return {key: await replica.get(key) for key in await replica.keys()}
 
 
-def test_L8_every_increment_counts_whichever_replica_makes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordering", ["commit", "sequencer"])
+def test_L8_every_increment_counts_whichever_replica_makes_it(tmp_path: Path, ordering: str) -> None:
     async def test() -> None:
-        async with store_in(tmp_path) as (_, join):
+        async with store_in(tmp_path, ordering) as (_, join):
             replicas = [await join() for _ in range(3)]
             conflicts = await asyncio.gather(*(count(replica, "n", 15) for replica in replicas))
             assert [(await replica.get("n")).text for replica in replicas] == ["45"] * 3
