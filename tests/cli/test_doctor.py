@@ -11,6 +11,7 @@ from typing import Any
 from tests.cli.shell import Done, Shell
 from tests.cli.test_administration import assert_documented
 from tests.cli.test_append import read_terminal
+from tests.cluster.waiting import until
 from varlog.cli import manual
 from varlog.cli.doctor import grouped
 from varlog.core.findings import Severity, finding
@@ -109,3 +110,29 @@ def test_findings_that_say_the_same_are_told_once() -> None:
     assert subjects == "log streams 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 7 more"
     assert longest.seconds == 19.0
     assert single == "log stream 99"
+
+
+def test_a_topic_without_its_sequencer_and_a_chain_without_its_last_member(bare: Shell, tmp_path: Path) -> None:
+    async def live() -> list[Done]:
+        async with LocalCluster(tmp_path / "varlog-data", nodes=1, ordering="sequencer") as cluster:
+            told = [await asyncio.to_thread(bare.run, "doctor")]
+            await cluster.sequencers[0].kill()
+            await cluster.nodes[0].kill()
+
+            async def is_missed() -> bool:
+                told[1:] = [await asyncio.to_thread(bare.run, "doctor", "--json")]
+                return b"chain-broken" in told[1].out
+
+            await until(is_missed)
+            return told
+
+    well, ill = asyncio.run(live())
+    assert well.text.startswith("all is well\n1 of 1 storage nodes answer, 1 of 1 log streams run; ")
+    found = records(ill)
+    assert found["sequencer-silent"]["severity"] == "urgent"
+    assert (
+        "it orders topic 'log', and no other one is there: nothing can be appended" in found["sequencer-silent"]["what"]
+    )
+    assert "vsq start" in found["sequencer-silent"]["person"]
+    assert found["chain-broken"]["what"].startswith("takes no appends: node 1 does not answer")
+    assert found["chain-broken"]["person"] == "start node 1 again, with its data"

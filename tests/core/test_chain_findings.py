@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tests.core.chainpaper import ChainPaper
+from tests.core.chainpaper import SEQUENCER, ChainPaper
 from varlog import errors
+from varlog.core.chain_findings import findings_of_sequencers
 from varlog.core.diagnosing import diagnose
 from varlog.core.messages import Finding
 from varlog.types import Epoch, StorageNodeID
@@ -90,3 +91,13 @@ def test_a_copy_is_told_in_positions() -> None:
     paper.pass_time(2)
     assert findings(paper)["replica-copying"].what.startswith("node 3 copies the log from node 2: 5")
     assert "of 80000 positions" in findings(paper)["replica-copying"].what
+
+
+def test_a_sequencer_that_does_not_answer_matters_if_it_orders_something() -> None:
+    metadata = ChainPaper().metadata()
+    assert not list(findings_of_sequencers(metadata, {SEQUENCER: 1, "vsq:2": "nobody there"}))
+    (found,) = findings_of_sequencers(metadata, {SEQUENCER: "nobody there", "vsq:2": 7})
+    assert (found.kind, found.severity, found.subject) == ("sequencer-silent", "degraded", f"sequencer {SEQUENCER}")
+    assert "Whoever appends next goes on with another one (vsq:2)" in found.what
+    (found,) = findings_of_sequencers(metadata, {})
+    assert found.severity == "urgent"

@@ -17,10 +17,11 @@ import msgspec
 from varlog import errors
 from varlog.cli.examining import Examination, examine
 from varlog.cli.failures import Exit, NotConnected
+from varlog.cli.looking import Seen
 from varlog.cli.options import USUAL_CLUSTER, Cluster
 from varlog.cli.output import Output, duration_of
 from varlog.core.findings import Severity, finding
-from varlog.core.messages import Finding, Standing
+from varlog.core.messages import Finding, Standing, StreamInfo
 from varlog.core.world import Memory
 from varlog.types import StreamStatus
 
@@ -104,8 +105,21 @@ def _report_of(examination: Examination) -> Report:
         nodes=len(seen.metadata.nodes),
         nodes_answering=len(seen.infos),
         streams=len(seen.metadata.streams),
-        streams_running=sum(stream.status is StreamStatus.RUNNING for stream in seen.metadata.streams),
+        streams_running=sum(_runs(seen, stream) for stream in seen.metadata.streams),
     )
+
+
+def _runs(seen: Seen, stream: StreamInfo) -> bool:
+    """Whether it takes appends; a chain does if all its members are there, in its epoch."""
+    if stream.status is not StreamStatus.CHAINED:
+        return stream.status is StreamStatus.RUNNING
+    serving = {
+        snid
+        for snid, info in seen.infos.items()
+        for replica in info.replicas
+        if replica.lsid == stream.lsid and replica.healthy and replica.epoch == stream.epoch
+    }
+    return stream.epoch > 0 and serving.issuperset(stream.replicas)
 
 
 # For people

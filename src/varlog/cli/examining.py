@@ -1,9 +1,9 @@
 """An examination: a look at the whole cluster, and what is wrong with it.
 
 The manager is asked what it finds; it has watched for long and knows since when, and what is done about it. What only
-shows from here is added: whom the manager reaches and we do not, and how each of the metadata repositories is. If the
-manager itself cannot be asked, the same function (`varlog.core.diagnosing.diagnose`) is applied to what was seen from
-here. Then nobody does anything about it.
+shows from here is added: whom the manager reaches and we do not, and how each of the metadata repositories and of the
+sequencers is. If the manager itself cannot be asked, the same function (`varlog.core.diagnosing.diagnose`) is applied
+to what was seen from here. Then nobody does anything about it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 
 from varlog.cli.looking import Seen, see
 from varlog.cli.options import Cluster
+from varlog.core.chain_findings import findings_of_sequencers
 from varlog.core.diagnosing import diagnose
 from varlog.core.findings import Severity, finding
 from varlog.core.messages import Diagnosis, Finding
@@ -51,20 +52,26 @@ class Examination(NamedTuple):
 async def examine(at: Cluster, admin: Admin, memory: Memory) -> Examination:
     """Ask everybody. `memory` is of the examinations before, if there were any."""
     seconds = min(MANAGER_SECONDS, at.patience)
-    seen, answer = await asyncio.gather(see(at, admin), _diagnosis(admin, seconds))
+    seen, answer, sequencers = await asyncio.gather(
+        see(at, admin), _diagnosis(admin, seconds), admin.sequencers(timeout=seconds)
+    )
     world = World.of(
         seen.metadata,
         {StorageNodeID(snid): info for snid, info in seen.infos.items()},
         asyncio.get_running_loop().time(),
     )
     memory.observe(world)
-    of_repositories = [*findings_of_repositories(seen.repositories, len(seen.metadata.nodes))]
+    boots = {address: boot if isinstance(boot, int) else str(boot) for address, boot in sequencers.items()}
+    of_others = [
+        *findings_of_repositories(seen.repositories, len(seen.metadata.nodes)),
+        *findings_of_sequencers(seen.metadata, boots),
+    ]
     if isinstance(answer, Diagnosis):
         of_manager = [*_with_reasons(answer.findings, seen), *_only_from_here(answer, seen)]
-        return Examination(seen, _ordered([*of_repositories, *of_manager]), answer.doing)
+        return Examination(seen, _ordered([*of_others, *of_manager]), answer.doing)
     lost = seen._replace(manager_error=seen.manager_error or str(answer))
     own = [msgspec.structs.replace(found, doing="") for found in diagnose(world, memory)]
-    return Examination(lost, _ordered([*of_repositories, _unmanaged(lost), *_with_reasons(own, seen)]), ())
+    return Examination(lost, _ordered([*of_others, _unmanaged(lost), *_with_reasons(own, seen)]), ())
 
 
 async def _diagnosis(admin: Admin, seconds: float) -> Diagnosis | VarlogError:

@@ -48,6 +48,8 @@ from varlog.core.messages import (
     Metadata,
     MoveReplica,
     NodeInfo,
+    Peek,
+    Peeked,
     RemoveNode,
     RemoveStream,
     RemoveTopic,
@@ -59,7 +61,7 @@ from varlog.core.messages import (
     SyncLogStream,
     TopicInfo,
 )
-from varlog.types import GLSN, LogStreamID, Ordering, StorageNodeID, StreamStatus
+from varlog.types import GLSN, Epoch, LogStreamID, Ordering, StorageNodeID, StreamStatus, TopicID
 from varlog.wire.link import Link
 from varlog.wire.tls import TlsFiles
 
@@ -319,6 +321,25 @@ class Admin:
                 raise answer
             found[link.address] = answer
         return found
+
+    async def sequencers(self, *, timeout: float | None = None) -> dict[str, int | errors.VarlogError]:
+        """Of every registered sequencer, by address, which start of it answers; or why none does."""
+        deadline = self._deadline(timeout)
+        addresses = [known.address for known in (await self.metadata(timeout=timeout)).sequencers]
+
+        async def boot_of(address: str) -> int | errors.VarlogError:
+            def request_of(request: int) -> Message:
+                return Peek(request, TopicID(0), Epoch(0))
+
+            try:
+                link = self._session.sequencer(address)
+                answer = await self._session.asking.ask(request_of, deadline, of=link, whatever=True)
+            except errors.VarlogError as error:
+                return error
+            assert isinstance(answer, Peeked)
+            return answer.boot
+
+        return dict(zip(addresses, await asyncio.gather(*map(boot_of, addresses)), strict=True))
 
     async def manager(self, *, timeout: float | None = None) -> str:
         """Where the manager is, once it can be reached; `Unreachable` says why it cannot."""

@@ -1,13 +1,17 @@
-"""What can be wrong with a chain, for people: a member that is gone or broken holds up appends, a reconfiguration was
-not finished, or positions do not go there. How many members there are is told as of other log streams."""
+"""What can be wrong with chains and sequencers, for people.
+
+Of a chain: a member that is gone or broken holds up appends, a reconfiguration was not finished, or positions do not go
+there. How many members there are is told as of other log streams. Of a sequencer: it does not answer, or was started
+again, and topics have to go on without it. Who appends next sees to that, if there is another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from varlog.core.findings import Look, Severity, finding
-from varlog.core.messages import Finding, StreamInfo
+from varlog.core.messages import Finding, Metadata, StreamInfo
 from varlog.core.steps import failure, name, nodes, replicas
 from varlog.core.world import Sight
 from varlog.types import StorageNodeID
@@ -82,3 +86,28 @@ def _broken(look: Look, stream: StreamInfo, troubles: dict[StorageNodeID, tuple[
         doing=look.doing(name(stream)),
         person=person,
     )
+
+
+def findings_of_sequencers(metadata: Metadata, boots: Mapping[str, int | str]) -> Iterator[Finding]:
+    """`boots` says of every registered sequencer which start of it answers, or why none does."""
+    ordered: dict[str, list[str]] = {}
+    for topic in metadata.topics:
+        if topic.projection is not None:
+            ordered.setdefault(topic.projection.sequencer, []).append(repr(topic.name))
+    others = [address for address, boot in boots.items() if isinstance(boot, int)]
+    for address, topics in ordered.items():
+        why = boots.get(address, "it is not registered any more")
+        if isinstance(why, int):
+            continue
+        what = f"does not answer ({why}); it orders topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
+        if others:
+            what += f". Whoever appends next goes on with another one ({', '.join(others)})"
+        else:
+            what += ", and no other one is there: nothing can be appended, what is written can be read"
+        yield finding(
+            "sequencer-silent",
+            Severity.DEGRADED if others else Severity.URGENT,
+            f"sequencer {address}",
+            what,
+            person="see that vsq runs there and what its log says; or start another one: vsq start",
+        )
