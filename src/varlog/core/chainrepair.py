@@ -26,7 +26,7 @@ from varlog.core.reconfiguring import Change, Place
 from varlog.core.repairing import SMALL_LAG, Learner, find_learner, reopen
 from varlog.core.steps import Reconfigure, Situation, Step, failure, is_corrupt, name, nodes, replicas, wait
 from varlog.core.world import DEAD_AFTER, Sight
-from varlog.types import Epoch, Ordering, StorageNodeID, StreamStatus
+from varlog.types import Epoch, Ordering, StorageNodeID, StreamStatus, TopicID
 
 PROJECT_AFTER: Final = 2.0
 """How long a log stream may be without positions: whoever makes it sees to that, unless it dies."""
@@ -41,12 +41,17 @@ Faults = Mapping[StorageNodeID, str]
 """Why members of a chain cannot stay, in clauses."""
 
 
-def repair_chains(situation: Situation, topic: TopicInfo) -> Iterator[Step]:
-    """The next steps for a topic that a sequencer orders."""
-    world = situation.world
-    streams = [s for s in world.metadata.streams if s.tpid == topic.tpid and s.status is StreamStatus.CHAINED]
-    if not streams:
-        return
+def repair_chains(situation: Situation) -> Iterator[Step]:
+    """The next steps for all topics that a sequencer orders."""
+    chained: dict[TopicID, list[StreamInfo]] = {}
+    for stream in situation.world.metadata.streams:
+        if stream.status is StreamStatus.CHAINED:
+            chained.setdefault(stream.tpid, []).append(stream)
+    for tpid, streams in chained.items():
+        yield from _repair(situation, situation.world.topics[tpid], streams)
+
+
+def _repair(situation: Situation, topic: TopicInfo, streams: Seq[StreamInfo]) -> Iterator[Step]:
     faults = {stream.lsid: _faults(situation, stream) for stream in streams}
     stuck = [stream for stream in streams if _is_stuck(situation, stream, faults[stream.lsid])]
     if stuck:

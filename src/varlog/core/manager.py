@@ -29,7 +29,7 @@ from varlog.core.resuming import complete
 from varlog.core.steps import COLLECT_AFTER, REPLACE_AFTER, ChoosePrimary, Situation, Step
 from varlog.core.watching import follow_unsealing, watch
 from varlog.core.world import Memory, World
-from varlog.types import Ordering, StorageNodeID, StreamStatus
+from varlog.types import StorageNodeID, StreamStatus
 
 __all__ = ["COLLECT_AFTER", "REPLACE_AFTER", "ChoosePrimary", "Step", "reconcile", "spread_primaries"]
 
@@ -50,10 +50,7 @@ def reconcile(
     """The next steps. `memory` has observed this world already."""
     situation = Situation(world, memory, request, choose_primary, replace_after, collect_after)
     steps = [step for stream in world.metadata.streams for step in _steps_for(situation, stream)]
-    for topic in world.metadata.topics:
-        if topic.ordering is Ordering.SEQUENCER:
-            steps += repair_chains(situation, topic)
-    return [*steps, *collect_strays(situation), *renew_nodes(situation)]
+    return [*steps, *repair_chains(situation), *collect_strays(situation), *renew_nodes(situation)]
 
 
 def _steps_for(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
