@@ -8,7 +8,7 @@ many seeds and processes add up.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -16,10 +16,11 @@ from rich.table import Table
 
 
 class Coverage:
-    """Counters over groups of enums; a group is a heading of the table."""
+    """Counters over groups of enums; a group is a heading of the table. `without` are members that cannot happen."""
 
-    def __init__(self, groups: Mapping[str, tuple[type[Enum], ...]]) -> None:
+    def __init__(self, groups: Mapping[str, tuple[type[Enum], ...]], without: Iterable[Enum] = ()) -> None:
         self.groups = dict(groups)
+        self.without = frozenset(without)
         self.counts: Counter[Enum] = Counter()
 
     def observe(self, member: Enum, times: int = 1) -> None:
@@ -35,6 +36,7 @@ class Coverage:
         for title, enums in other.groups.items():
             mine = self.groups.get(title, ())
             self.groups[title] = (*mine, *(enum for enum in enums if enum not in mine))
+        self.without |= other.without
         self.counts.update(other.counts)
 
     def rows(self) -> Iterator[tuple[str, Enum, int]]:
@@ -42,7 +44,8 @@ class Coverage:
         for title, enums in self.groups.items():
             for enum in enums:
                 for member in enum:
-                    yield title, member, self.counts[member]
+                    if member not in self.without:
+                        yield title, member, self.counts[member]
 
     def zeros(self) -> list[tuple[str, Enum]]:
         """What can happen and did not."""

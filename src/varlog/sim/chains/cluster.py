@@ -58,6 +58,13 @@ GRACE_SECONDS: Final = 8.0
 BACK_SECONDS: Final = 0.5
 """After about so long a client that died at a moment of its own is started again."""
 
+NEVER_HAPPENS: Final = (DiskFault.SYNC_LIE, ChainBranch.RULE22_OUTSIDER_REFUSED)
+"""With one replica left nobody could make good for a disk that lies; and of a replica that is outside of a chain nobody
+asks anything."""
+MOMENT: Final = 0.001
+HASTE_SECONDS: Final = 0.05
+"""How soon a node is back whose replicas are made anew too early."""
+
 Host = ChainNodeHost | MetadataHost | SequencerHost | RepairerHost | ClientHost
 
 
@@ -201,6 +208,8 @@ class ChainCluster:
             case Fault.CLOCK_JUMP:  # whose wall clock anything depends on
                 sequencers = [host.process.name for host in self.sequencers]
                 return [*repositories, *sequencers, *(client.process.name for client in self.clients)]
+            case Fault.POWER_LOSS:  # who has no disk is killed, no more
+                return [*nodes, *nodes, *repositories]
             case Fault.BIT_ROT | Fault.LOST_DISK:
                 return [host.process.name for host in self.nodes if self._is_expendable(host)]
             case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
@@ -239,9 +248,13 @@ class ChainCluster:
         assert isinstance(host, MetadataHost), "nobody else ends in an orderly way"
         host.stop()
 
-    def power_loss(self, name: str) -> None:
-        self.kill(name)
+    def power_loss(self, name: str, patience: int = 100) -> None:
+        """Where a disk is about to be written to, it goes while something is not synced yet."""
         host = self._hosts[name]
+        if isinstance(host, ChainNodeHost) and host.process.alive and not host.is_writing and patience:
+            self.world.at(MOMENT, self.power_loss, name, patience - 1)
+            return
+        self.kill(name)
         if isinstance(host, ChainNodeHost | MetadataHost):
             host.disk.power_loss(self.world.rng("power loss"))
 
@@ -267,9 +280,14 @@ class ChainCluster:
         return struck
 
     def lose_disk(self, name: str) -> None:
+        """Now and then somebody makes the replicas anew too early, while their chains still count on them."""
         host = self._hosts[name]
         assert isinstance(host, ChainNodeHost), "nobody else has a disk to lose"
+        lost = list(host.storages)
         host.lose_disk()
+        if self.world.rng("mistakes").random() < 0.5:
+            host.mistaken = lost
+            self.world.at(HASTE_SECONDS, self.restart, name)
 
     def take_over(self) -> bool:
         standby = [host for host in self.repositories if host.process.alive and not host.leads]
@@ -364,7 +382,8 @@ class ChainCluster:
                 "faults": (Fault, Doom, NetworkFault, DiskFault, StoreFault),
                 "reconfigurations": (Work, Repair),
                 "protocol rules": (ChainBranch,),
-            }
+            },
+            without=NEVER_HAPPENS,
         )
         coverage.add(self.world.faults)
         coverage.add(self.branches)

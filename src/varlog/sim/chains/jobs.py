@@ -69,7 +69,7 @@ class WriterClient(ClientHost):
 
     def _append(self, writer: ChainWriter) -> None:
         id_ = self.request()
-        size = self.rng.choice((0, 0, 40, 400))
+        size = self.rng.choice((0, 0, 40, 400, 1200))
         payloads = [
             f"{self.process.name}:{id_}:{i}".encode() + b"." * size for i in range(self.rng.choice((1, 1, 2, 5)))
         ]

@@ -35,14 +35,14 @@ from varlog.core.storagenode import StorageNode
 from varlog.sim.chains.witness import Witness
 from varlog.sim.disk import SimDisk
 from varlog.sim.network import Network
-from varlog.sim.nodes import ANNOUNCE_EVERY, CID, SYNC_SECONDS, TICK
+from varlog.sim.nodes import ANNOUNCE_EVERY, CID, TICK
 from varlog.sim.process import Process
 from varlog.storage.files import Buffer
 from varlog.storage.group import WriteGroup
 from varlog.storage.logfiles import make_room, publish
 from varlog.storage.options import StorageOptions
 from varlog.storage.writeonce import WriteOnceStorage
-from varlog.storagenode.identity import IDENTITY_NAME, Secrets
+from varlog.storagenode.identity import Secrets
 from varlog.types import (
     GLSN,
     LLSN,
@@ -55,6 +55,8 @@ from varlog.types import (
     TopicID,
 )
 
+SYNC_SECONDS = 0.012
+"""A disk slow enough that something is under way whenever a fault strikes."""
 _VOLUME = "/volume"
 _REMOVED = "removed"
 """In the directory of a replica that is being removed: what is left of it counts for nothing."""
@@ -115,6 +117,8 @@ class ChainNodeHost:
         self._reopened: dict[LogStreamID, float] = {}
         self._wake: float | None = None
         self.storages: dict[LogStreamID, WitnessedStorage] = {}
+        self.mistaken: list[LogStreamID] = []
+        """Replicas that are made anew, and empty, at the next start."""
         self.stopped: errors.VarlogError | None = None
         """Why the node ended itself, if it did."""
         disk.mkdir(_VOLUME)
@@ -151,6 +155,9 @@ class ChainNodeHost:
             for name in self.disk.listdir(self._path):
                 if name.startswith("lsid="):
                     self._open(LogStreamID(int(name.removeprefix("lsid="))))
+            mistaken, self.mistaken = self.mistaken, []
+            for lsid in mistaken:
+                self._create(lsid)
         except errors.VarlogError as error:
             self._stop(error)
             return
@@ -168,8 +175,8 @@ class ChainNodeHost:
         self._starts = 0
 
     @property
-    def has_identity(self) -> bool:
-        return self.disk.exists(f"{self._path}/{IDENTITY_NAME}")
+    def is_writing(self) -> bool:
+        return bool(self._busy)
 
     def _open(self, lsid: LogStreamID) -> None:
         path = self._replica_path(lsid)
@@ -269,13 +276,15 @@ class ChainNodeHost:
             if lsid in self._closings:
                 raise errors.Busy(f"log stream {lsid} is being removed from this node")
             if lsid not in self.storages:
-                path = self._replica_path(lsid)
-                storage = WitnessedStorage.create(self.disk, path, self._identity(lsid), self._options)
-                self._serve(storage, lsid)
+                self._create(lsid)
         except errors.VarlogError as error:
             self._reply(source, message.request, lsid, error.code)
             return
         self._reply(source, message.request, lsid, 0)
+
+    def _create(self, lsid: LogStreamID) -> None:
+        path = self._replica_path(lsid)
+        self._serve(WitnessedStorage.create(self.disk, path, self._identity(lsid), self._options), lsid)
 
     def _remove_log_stream(self, source: str, message: RemoveLogStream) -> None:
         lsid, replica = message.lsid, self.replica(message.lsid)

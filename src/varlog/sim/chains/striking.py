@@ -46,8 +46,14 @@ _LEADERS: Final = {
     Fault.LEADER_PAUSE: 2.0,
     Fault.LEADER_DEAF: 2.0,
     Fault.STORE_CUT: 3.0,
-    Fault.STORE_OUTAGE: 1.0,
+    Fault.STORE_OUTAGE: 2.0,
     Fault.TAKEOVER: 2.0,
+    Fault.KILL: 1.0,
+}
+_GRIND: Final = {
+    Fault.SLOW_DISK: 4.0,
+    Fault.POWER_LOSS: 3.0,
+    Fault.POWER_LOSS_ALL: 1.0,
     Fault.KILL: 2.0,
 }
 CALM: Final = Profile("calm")
@@ -57,7 +63,8 @@ PROFILES: Final[Sequence[tuple[float, Profile]]] = (
     (4.0, Profile("crashes", _CRASHES, interval=1.2)),
     (2.0, Profile("disks", _DISKS, interval=1.2, at_once=2)),
     (1.0, Profile("clocks", _CLOCKS)),
-    (1.0, Profile("leaders", _LEADERS, interval=1.5, duration=1.5, at_once=2)),
+    (2.0, Profile("grind", _GRIND, interval=0.8, at_once=3)),
+    (2.0, Profile("leaders", _LEADERS, interval=1.0, duration=1.5, at_once=2)),
     (4.0, Profile("storm", {**_LEADERS, **_CLOCKS, **_DISKS, **_NETWORK, **_CRASHES}, 0.7, 1.5, 3, _LOSSY)),
 )
 """With how often each is drawn, relative to each other."""
