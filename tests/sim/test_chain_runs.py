@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
 from varlog.core.address import node_address
 from varlog.core.projection import Projection
-from varlog.sim.chains.checking import check_all
-from varlog.sim.chains.clients import ClientHost
+from varlog.sim.chains.checking import OF_CHAINS, check_all
+from varlog.sim.chains.clients import ClientHost, Doom, Work
 from varlog.sim.chains.cluster import GRACE_SECONDS, ChainCluster, run_seed
 from varlog.sim.chains.jobs import SubscriberClient, WriterClient
 from varlog.sim.chains.repairing import Repair
@@ -107,3 +112,10 @@ def test_every_client_can_reconfigure_alone() -> None:
     cluster.world.run(cluster.world.now + 3.0)
     assert _projection(cluster).epoch > epoch
     assert 1 not in _projection(cluster).chains[0].nodes
+
+
+@pytest.mark.parametrize("counted", [Doom, Work, Repair])
+def test_what_is_counted_is_explained(counted: type[Enum]) -> None:
+    told = " ".join((Path(__file__).parents[2] / "docs" / "simulator.md").read_text().split())
+    assert not [member.value for member in counted if member.value not in told]
+    assert not [name for name in OF_CHAINS if f"| `{name}` |" not in told]

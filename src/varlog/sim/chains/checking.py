@@ -104,7 +104,7 @@ def prefix_end(tails: Sequence[Member], trim: int) -> int:
 def check_all(known: ChainEvidence) -> list[Violation]:
     """Every violation, with the name of the checker that found it."""
     of_any_log = [(name, words) for name, check in _OF_ANY_LOG.items() for words in check(known.evidence)]
-    of_chains = [(name, words) for name, check in _OF_CHAINS.items() for words in check(known)]
+    of_chains = [(name, words) for name, check in OF_CHAINS.items() for words in check(known)]
     return [*known.witness.violations, *of_any_log, *of_chains]
 
 
@@ -193,7 +193,7 @@ _OF_ANY_LOG: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
     "trim": trim.check,
     "liveness": liveness.check,
 }
-_OF_CHAINS: Final[Mapping[str, Callable[[ChainEvidence], Iterator[str]]]] = {
+OF_CHAINS: Final[Mapping[str, Callable[[ChainEvidence], Iterator[str]]]] = {
     "chains": _check_chains,
     "dense": _check_dense,
     "tails": _check_tails,
