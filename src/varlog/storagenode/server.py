@@ -96,20 +96,8 @@ _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.STORAGE_NODE: frozenset[type[Message]](
         {Replicate, ReplicateAck, FetchLog, LogPart, ChainRead, ChainPart, GetDigest, Digest}
     ),
-    Role.MANAGER: frozenset[type[Message]](
-        {
-            GetInfo,
-            AdoptIdentity,
-            AddLogStream,
-            RemoveLogStream,
-            ReopenLogStream,
-            Seal,
-            Unseal,
-            Sync,
-            ChainSeal,
-            ChainCopy,
-        }
-    ),
+    Role.MANAGER: frozenset[type[Message]]({GetInfo, AdoptIdentity, AddLogStream, RemoveLogStream, ReopenLogStream})
+    | frozenset[type[Message]]({Seal, Unseal, Sync, ChainSeal, ChainCopy}),
 }
 
 _ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies, ChainWritten, ChainPart})
@@ -170,6 +158,8 @@ class StorageNodeServer:
         """Of the read that is being taken apart, and"""
         self._appends_from: Address = ""
         self._is_settling = False
+        self._is_settled = False
+        """Nothing has come since the last time that a turn was settled, but what is answered already."""
         self._is_writing = False
         """A group is written within `_settle`, which will see to what comes of it."""
         self._is_active = True
@@ -259,6 +249,7 @@ class StorageNodeServer:
 
     def on_message(self, connection: Connection, message: Message) -> None:
         role = connection.peer.role
+        was_settled, self._is_settled = self._is_settled, False
         if type(message) is Append and role is Role.CLIENT:
             if not self._appends:
                 self._appends_from = self.peers.name(connection)
@@ -273,7 +264,9 @@ class StorageNodeServer:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
         elif type(message) in _HOSTED:
             self._on_hosted(self.peers.name(connection), message)
-        elif type(message) is not ChainRead or not self._answering.at_once(self.peers.name(connection), message):
+        elif type(message) is ChainRead and self._answering.at_once(self.peers.name(connection), message):
+            self._is_settled = was_settled
+        else:
             self._receive(self.peers.name(connection), message)
             if self.node.chains.reads:
                 self._answering.do_chained()
@@ -338,6 +331,8 @@ class StorageNodeServer:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__}")
 
     def on_turn(self, _connection: Connection) -> None:
+        if self._is_settled:
+            return
         self._take_appends()
         self.peers.release()
         if self.node.is_quiet and not self._is_settling:
@@ -487,7 +482,7 @@ class StorageNodeServer:
             self._loop.call_soon(self._settle)
 
     def _settle(self) -> None:
-        self._is_settling = False
+        self._is_settling, self._is_settled = False, True
         if self._is_stopping:
             return
         if self._answering or self.node.has_news:
