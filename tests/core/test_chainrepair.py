@@ -261,6 +261,15 @@ def test_a_node_is_drained() -> None:
     assert paper.projection.epoch <= 4
 
 
+def test_a_node_that_is_wanted_again_after_another_has_joined_in_its_place_stays() -> None:
+    paper = ChainPaper(4)
+    drain(paper, 1)
+    paper.pass_time(10, lambda: len(paper.chain()) == 4)
+    assert paper.ask(SetDraining(0, StorageNodeID(1), False)).code == 0
+    paper.pass_time(2)
+    assert paper.chain() == [1, 2, 3]
+
+
 def test_a_node_is_drained_where_no_other_can_take_its_place() -> None:
     paper = ChainPaper()
     drain(paper, 1)

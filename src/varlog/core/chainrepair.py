@@ -193,8 +193,8 @@ def _resize(
     if not all(situation.world.knows(snid, stream.lsid) for snid in stream.replicas):
         return  # it may not be whole any more
     if staying >= wanted and not stream.joining:
-        if leaving:
-            leavers.append((stream, leaving))
+        if leaving or staying > wanted:  # somebody joined in the place of one that stays after all
+            leavers.append((stream, leaving or [*stream.replicas[wanted:]]))
         else:
             yield from collect_left_over(situation, stream)
         return
