@@ -5,14 +5,12 @@ Every batch it writes is different. `check` holds a storage against a log on pap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from tests.core.writeonce_paper import PaperWriteOnceLog
 from tests.storage.owner import EVERYTHING, IDENTITY, PATH, options
 from varlog import batch
-from varlog.core.writeoncelog import Held
+from varlog.core.writeoncelog import WriteOnceLog
 from varlog.errors import Trimmed
 from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
@@ -105,9 +103,9 @@ class WriteOnceOwner:
         check(self.storage, self.paper)
 
 
-def told(storage: WriteOnceStorage | PaperWriteOnceLog) -> tuple[object, ...]:
+def told(storage: WriteOnceLog) -> tuple[object, ...]:
     """All that a log says without reading a batch."""
-    held: Sequence[Held] = storage.digest(GLSN(1), EVERYTHING)
+    held = storage.digest(GLSN(1), EVERYTHING)
     return storage.epoch, storage.end, storage.time, storage.trim, list(held)
 
 

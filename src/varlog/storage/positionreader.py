@@ -13,12 +13,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from varlog import limits
 from varlog.errors import Corrupt
@@ -113,24 +110,23 @@ class PositionReader(Residents[PositionIndex]):
         first = bisect_right(segments, glsn, hi=max(last, 0), key=_reach)
         ahead = sorted([(segment.following(glsn), segment.seq, segment) for segment in segments[first:]])
         told: int = NO_FLOOR
-        begins, ends = [_NOTHING], [_NOTHING]
+        runs: list[tuple[int, int]] = []
         looked = 0
         for at, _, segment in ahead:
             if at == NO_FLOOR or (looked >= RUNS_LOOK and at > glsn):
                 told = at
                 break
-            found = self._spans(segment, glsn)
-            begins.append(found[0])
-            ends.append(found[1])
-            looked += len(found[0])
-        return _joined(np.concatenate(begins), np.concatenate(ends), most, told)
+            found, count = self._runs_in(segment, glsn)
+            runs += found
+            looked += count
+        return _joined(sorted(runs), most, told)
 
-    def _spans(self, segment: PositionSegment, glsn: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    def _runs_in(self, segment: PositionSegment, glsn: int) -> tuple[list[tuple[int, int]], int]:
         index = segment.index
         if index is None:
-            return self.index(segment).spans(glsn, segment.end)
+            return self.index(segment).runs(glsn, segment.end)
         with self._guard:
-            return index.spans(glsn, segment.end)
+            return index.runs(glsn, segment.end)
 
     # Reading
 
@@ -149,7 +145,7 @@ class PositionReader(Residents[PositionIndex]):
         return [batches[one.line.glsn] for one in found]
 
     def read_one(self, segments: Sequence[PositionSegment], glsn: int, written: Written) -> StoredBatch | None:
-        """The batch that has a position, if it is in the files and its index in memory; on the owner's thread."""
+        """The batch that has a position, if it is in the files and its index in memory."""
         last = len(segments) - 1
         number = bisect_right(segments, glsn, hi=max(last, 0), key=_reach)
         while number <= last:
@@ -161,7 +157,8 @@ class PositionReader(Residents[PositionIndex]):
                 index = segment.index if segment.index is not None else self.index_at_hand(segment)
                 if index is None:
                     return None
-                line = index.line(index.first(glsn))
+                with self._guard:
+                    line = index.line(index.first(glsn))
                 if line is not None and line.glsn <= glsn and line.end <= segment.end:
                     return self._read_line(segment, line, written)
             number += 1
@@ -180,21 +177,19 @@ class PositionReader(Residents[PositionIndex]):
         return _stored(line, frame)
 
 
-def _joined(
-    begins: NDArray[np.uint64], ends: NDArray[np.uint64], most: int, told: int
-) -> tuple[list[tuple[int, int]], int]:
-    """Batches in any order, those from position `told` on left out, as at most so many runs."""
-    order = begins.argsort(kind="stable")
-    begins, ends = begins[order], ends[order]
-    kept = int(begins.searchsorted(np.uint64(told)))
-    if not kept:
-        return [], told
-    begins, ends = begins[:kept], ends[:kept]
-    breaks = np.flatnonzero(begins[1:] != ends[:-1])
-    starts, stops = begins[np.concatenate(([0], breaks + 1))], ends[np.concatenate((breaks, [kept - 1]))]
-    if len(starts) > most:
-        told = int(stops[most - 1])
-    return list(zip(starts[:most].tolist(), stops[:most].tolist(), strict=True)), told
+def _joined(runs: Iterable[tuple[int, int]], most: int, told: int) -> tuple[list[tuple[int, int]], int]:
+    """Runs in order, what begins at position `told` or beyond left out, as at most so many that do not touch."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in runs:
+        if begin >= told:
+            break
+        if joined and joined[-1][1] == begin:
+            joined[-1] = joined[-1][0], end
+        elif len(joined) < most:
+            joined.append((begin, end))
+        else:
+            return joined, joined[-1][1]
+    return joined, told
 
 
 def _close_together(lines: Sequence[Line]) -> Iterator[list[Line]]:
@@ -229,9 +224,6 @@ def _check(frame: StoredFrame, line: Line, segment: PositionSegment) -> None:
 def _stored(line: Line, frame: StoredFrame) -> StoredBatch:
     epoch = frame.header.epoch
     return StoredBatch(GLSN(line.glsn), LLSN(line.glsn), line.count, epoch, _NO_VERSION, line.time, frame.batch)
-
-
-_NOTHING: Final = np.zeros(0, np.uint64)
 
 
 def _glsn(found: Found) -> int:

@@ -15,16 +15,14 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from operator import add
 from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from varlog.storage import format as fmt
 from varlog.storage.files import Buffer
 
-_ALL: Final = 1 << 63
+_FEW: Final = 32
 
 
 class Line(NamedTuple):
@@ -84,18 +82,33 @@ class PositionIndex:
 
     def gap(self) -> tuple[int, int]:
         """The widest range between two batches; (0, 0) if there is none."""
-        begins, ends = self.spans(0, _ALL)
-        if len(begins) < 2:
-            return 0, 0
-        widths = begins[1:] - ends[:-1]
-        number = int(widths.argmax())
-        return (int(ends[number]), int(begins[number + 1])) if widths[number] else (0, 0)
+        runs, _ = self.runs(0, self.end)
+        gaps = [(before[1], after[0]) for before, after in pairwise(runs)]
+        widest = max(gaps, key=lambda gap: gap[1] - gap[0], default=(0, 0))
+        return widest if widest[0] < widest[1] else (0, 0)
 
-    def spans(self, glsn: int, end: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Where each batch that ends beyond `glsn`, and not beyond `end`, begins and ends."""
+    def runs(self, glsn: int, end: int) -> tuple[list[tuple[int, int]], int]:
+        """The positions of the batches that end beyond `glsn`, and not beyond `end`, as runs [begin, end), in order,
+        some of which may touch; and how many batches these are."""
         number, last = self.first(glsn), self._up_to(end)
-        begins = np.array(self._glsns[number:last], np.uint64)
-        return begins, begins + np.array(self._counts[number:last], np.uint64)
+        runs: list[tuple[int, int]] = []
+        if number < last:
+            self._add_runs(number, last, runs)
+        return runs, max(0, last - number)
+
+    def _add_runs(self, number: int, last: int, runs: list[tuple[int, int]]) -> None:
+        """Halves are looked at only where there is a hole somewhere: most of a log has none."""
+        begin, end = self._glsns[number], self._glsns[last - 1] + self._counts[last - 1]
+        if end - begin == sum(self._counts[number:last]):
+            runs.append((begin, end))
+            return
+        if last - number <= _FEW:
+            glsns = self._glsns[number:last]
+            runs += zip(glsns, map(add, glsns, self._counts[number:last]), strict=True)
+            return
+        middle = (number + last) // 2
+        self._add_runs(number, middle, runs)
+        self._add_runs(middle, last, runs)
 
     def line(self, number: int) -> Line | None:
         return Line._make([column[number] for column in self._columns]) if number < len(self._glsns) else None

@@ -181,7 +181,7 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
         return found, self.end if told == NO_FLOOR else GLSN(told)
 
     def read_one(self, glsn: GLSN) -> StoredBatch | None:
-        """The durable batch that has a position, if that is quickly done; else ask `read`. On the owner's thread."""
+        """The durable batch that has a position, if that is quickly done; else ask `read`, from any thread too."""
         if self._unsound is not None or self._active is None or glsn <= self._trim:
             return None
         return self._reader.read_one(self._segments, glsn, self._written)
@@ -197,6 +197,8 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
             if glsn <= self._trim:
                 raise Trimmed(self._trim + 1)
             try:
+                if max_bytes <= 1 and (one := self.read_one(glsn)) is not None:
+                    return [one]
                 # What a log holds that is not written on stands in its files.
                 written = self._written if self._active is not None else None
                 return self._reader.read(segments, glsn, max_bytes, written)
