@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from varlog import limits
 from varlog.errors import Corrupt
 from varlog.storage.files import File, FileSystem
-from varlog.storage.positions import Line, PositionIndex, within
+from varlog.storage.positions import ANY_SIZE, Line, PositionIndex, within
 from varlog.storage.positionsegment import PositionSegment
 from varlog.storage.reader import StoredBatch, StoredFrame, read_run
 from varlog.storage.residents import Residents
@@ -34,7 +34,6 @@ RUNS_LOOK: Final = 4 * limits.SEGMENT_RECORDS
 """About so many batches are looked at to tell runs of positions once: a few milliseconds."""
 _GAP: Final = 64 * limits.KIB
 """Bytes that nobody asked for are read if they lie between others and are no more than this."""
-_ANY: Final = 1 << 62
 _NO_VERSION: Final = Version(0)
 
 
@@ -60,7 +59,7 @@ class PositionReader(Residents[PositionIndex]):
         segments: Sequence[PositionSegment],
         glsn: int,
         most: int,
-        size: int = _ANY,
+        size: int = ANY_SIZE,
         written: Written | None = None,
     ) -> list[Found]:
         """The batches that end beyond a position, in order: at most so many, and at least one, that take about `size`
@@ -81,7 +80,7 @@ class PositionReader(Residents[PositionIndex]):
                 found += self._in(segment, glsn, bound, most, size, written)
                 found.sort(key=_glsn)
                 del found[within([one.line for one in found], most, size) :]
-                if len(found) == most or sum([one.line.size for one in found]) >= size:
+                if len(found) == most or (size < ANY_SIZE and sum([one.line.size for one in found]) >= size):
                     bound = found[-1].line.end
             number += 1
         return found
@@ -134,7 +133,7 @@ class PositionReader(Residents[PositionIndex]):
         self, segments: Sequence[PositionSegment], glsn: int, max_bytes: int, written: Written | None
     ) -> list[StoredBatch]:
         """The batches in the files that end beyond a position; at least one if there is one, about `max_bytes`."""
-        found = self.find(segments, glsn, _ANY, max(max_bytes, 1), written)
+        found = self.find(segments, glsn, ANY_SIZE, max(max_bytes, 1), written)
         batches: dict[int, StoredBatch] = {}
         for segment in {one.segment.seq: one.segment for one in found}.values():
             lines = sorted([one.line for one in found if one.segment is segment], key=itemgetter(4))

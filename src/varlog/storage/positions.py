@@ -22,6 +22,7 @@ from typing import Final, NamedTuple
 from varlog.storage import format as fmt
 from varlog.storage.files import Buffer
 
+ANY_SIZE: Final = 1 << 62
 _FEW: Final = 32
 
 
@@ -161,13 +162,16 @@ class PositionIndex:
             take = within(block, most, size)
             found += block[:take]
             most -= take
-            size -= sum([line.size for line in block[:take]])
+            if size < ANY_SIZE:
+                size -= sum([line.size for line in block[:take]])
             number, step = upto, step * 4
         return found
 
 
 def within(lines: Sequence[Line], most: int, size: int) -> int:
     """How many of them, from the first one on, make up `size` bytes, but at most so many."""
+    if size >= ANY_SIZE:
+        return min(len(lines), most)
     ends = list(accumulate([line.size for line in lines[:most]]))
     return min(len(ends), bisect_left(ends, size) + 1)
 
