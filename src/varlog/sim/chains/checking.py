@@ -145,10 +145,11 @@ def _check_dense(known: ChainEvidence) -> Iterator[str]:
 
 def _check_tails(known: ChainEvidence) -> Iterator[str]:
     history = known.evidence.history
+    told = {topic: KnownBefore(history, topic) for topic in known.evidence.topics}
     for tail in history.of(Kind.TAIL):
-        if tail.outcome is not Outcome.OK:
+        if tail.outcome is not Outcome.OK or tail.topic not in told:
             continue
-        before = KnownBefore(history, tail.topic).at(tail.invoked)
+        before = told[tail.topic].at(tail.invoked)
         if before is not None and tail.glsn < before[0]:
             yield f"{tail} is below {before[0]}, known before it began: {before[1]}"
         if tail.glsn > known.witness.granted:

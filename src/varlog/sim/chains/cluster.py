@@ -280,14 +280,18 @@ class ChainCluster:
         return struck
 
     def lose_disk(self, name: str) -> None:
-        """Now and then somebody makes the replicas anew too early, while their chains still count on them."""
+        """Mostly somebody makes the replicas anew too early, while their chains still count on them, and then another
+        one reconfigures the topic."""
         host = self._hosts[name]
         assert isinstance(host, ChainNodeHost), "nobody else has a disk to lose"
         lost = list(host.storages)
         host.lose_disk()
-        if self.world.rng("mistakes").random() < 0.5:
+        if self.world.rng("mistakes").random() < 0.8:
             host.mistaken = lost
             self.world.at(HASTE_SECONDS, self.restart, name)
+            for client in self.clients:
+                if isinstance(client, MeddlerClient):
+                    client.process.at(2 * HASTE_SECONDS, client.reconfigure)
 
     def take_over(self) -> bool:
         standby = [host for host in self.repositories if host.process.alive and not host.leads]

@@ -354,8 +354,11 @@ class MeddlerClient(ClientHost):
             self.mending.mend(GLSN(glsn), self.rng.choice((1, 1, 3)), self.now)
         self.process.at(self.rng.expovariate(1.0) * self._fill_pace, self._fill)
 
+    def reconfigure(self) -> None:
+        """Make another projection, if this client is not at that already."""
+        if not self.shared.stopping and not self.talks:
+            self.proposer.propose(Change())
+
     def _seal(self) -> None:
-        projection = self.routing.projection(TOPIC)
-        if projection is not None and not self.shared.stopping and not self.talks:
-            self.proposer.propose(Change(projection.epoch))
+        self.reconfigure()
         self.process.at(self.rng.expovariate(1.0) * self._seal_pace, self._seal)

@@ -44,12 +44,13 @@ from varlog.manager.lookout import Lookout
 from varlog.manager.reconfiguring import Reconfigurations
 from varlog.sim.chains.clients import TOPIC
 from varlog.sim.chains.talking import Talks
-from varlog.sim.managing import COLLECT_AFTER, FRESH, HEARTBEAT, REGISTER_EVERY, REPLACE_AFTER
+from varlog.sim.managing import COLLECT_AFTER, FRESH, REGISTER_EVERY, REPLACE_AFTER
 from varlog.sim.network import Network
 from varlog.sim.process import Process
 from varlog.types import GLSN, LogStreamID, Ordering, StorageNodeID
 
 TOPIC_NAME: Final = "log"
+HEARTBEAT: Final = 0.2
 ATTEMPTS: Final = 60
 _AGAIN: Final = frozenset(
     error.code for error in (errors.NotLeader, errors.StandBy, errors.Busy, errors.DeadlineExceeded, errors.Unreachable)

@@ -48,7 +48,7 @@ class ChainShape:
             streams=rng.randint(1, 3),
             replication_factor=replication_factor,
             sequencers=rng.choice((1, 2, 2)),
-            repositories=rng.choice((1, 1, 3)),
+            repositories=rng.choice((1, 3)),
             block=rng.choice((5, 8, 64)),
             segment_bytes=rng.choice((2048, 8192, 65536)),
             fill_after=rng.choice((0.05, 0.3, 1.0)),

@@ -29,7 +29,7 @@ _DISKS: Final = {
     Fault.DISK_FULL: 2.0,
     Fault.WRITE_ERROR: 2.0,
     Fault.SYNC_ERROR: 3.0,
-    Fault.LOST_DISK: 2.0,
+    Fault.LOST_DISK: 3.0,
     Fault.BIT_ROT: 2.0,
     Fault.SLOW_DISK: 2.0,
     Fault.POWER_LOSS: 2.0,
@@ -42,11 +42,11 @@ _CLOCKS: Final = {
 }
 _LEADERS: Final = {
     Fault.LEADER_KILL: 3.0,
-    Fault.LEADER_STOP: 2.0,
+    Fault.LEADER_STOP: 4.0,
     Fault.LEADER_PAUSE: 2.0,
-    Fault.LEADER_DEAF: 2.0,
+    Fault.LEADER_DEAF: 3.0,
     Fault.STORE_CUT: 3.0,
-    Fault.STORE_OUTAGE: 2.0,
+    Fault.STORE_OUTAGE: 4.0,
     Fault.TAKEOVER: 2.0,
     Fault.KILL: 1.0,
 }
