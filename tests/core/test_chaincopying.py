@@ -35,7 +35,7 @@ def sealed(members: Members, epoch: int, *snids: int) -> int:
     """Seal the source and those who join; returns where the source ends."""
     members[1].seal(epoch)
     for snid in snids:
-        members[snid].seal(epoch, joins=True)
+        members[snid].seal(epoch, base=epoch - 1, joins=True)
     members.settle()
     return members[1].replica.end
 
@@ -159,6 +159,31 @@ def test_a_long_log_is_compared_in_pages(members: Members, lines: int, monkeypat
     store(target, [35], tag=50)
     assert joined(members, 2).is_complete
     assert target.content == members[1].content
+
+
+@pytest.mark.parametrize("lines", [1, 3, 9, 4096])
+def test_rule22_what_lies_beyond_the_end_goes_though_a_page_ends_there(
+    members: Members, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CHAIN_DIGEST_BATCHES", lines)
+    target = members[2]
+    target.seal(1)
+    store(target, range(1, 10))
+    store(target, range(10, 13), tag=50)
+    assert joined(members, 2).is_complete
+    assert target.content == members[1].content
+    assert target.replica.end == 10
+
+
+def test_rule22_what_lies_beyond_the_end_of_a_log_that_is_trimmed_whole_goes(members: Members) -> None:
+    target = members[2]
+    target.seal(1)
+    store(target, range(10, 13), tag=50)
+    for snid in (1, 2):
+        members[snid].replica.trim(GLSN(9))
+        members[snid].sync()
+    assert joined(members, 2).is_complete
+    assert target.content == members[1].content == {}
 
 
 def test_a_long_copy_is_made_of_parts(members: Members, monkeypatch: pytest.MonkeyPatch) -> None:

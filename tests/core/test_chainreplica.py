@@ -303,14 +303,30 @@ def test_rule22_a_replica_that_never_promised_the_projection_is_no_member(member
 
 def test_rule22_one_that_joins_serves_nobody(member: Member) -> None:
     stored(member, 1)
-    request = member.seal(5, joins=True)
+    request = member.seal(5, base=1, joins=True)
     member.sync()
     assert member.answer(ChainSealed, request).code == 0
     assert member.result(member.write(7, batch_of(7), epoch=5)) == "NoSource"
     assert name_of(member.answer(ChainPart, member.read(1, epoch=5)).code) == "NoSource"
     assert member.replica.info().state is ReplicaState.SEALING
-    member.seal(6, base=5)
-    assert member.replica.info().state is ReplicaState.RUNNING
+    assert name_of(member.answer(ChainSealed, member.seal(6, base=5)).code) == "NoSource", "it is not whole"
+
+
+def test_rule22_a_member_since_is_not_sealed_as_one_that_joins(member: Member) -> None:
+    """A proposer that knows an old projection only, and a great epoch, would have it wiped."""
+    member.seal(3, base=1)
+    member.sync()
+    for _ in range(2):
+        sealed = member.answer(ChainSealed, member.seal(21, base=2, joins=True))
+        assert (name_of(sealed.code), sealed.epoch) == ("Conflict", 3)
+        assert not member.replica.outside
+        member.restart()
+    request = member.seal(21, base=3, joins=True)
+    member.sync()
+    assert member.answer(ChainSealed, request).code == 0
+    request = member.seal(22, base=2, joins=True)
+    member.sync()
+    assert member.answer(ChainSealed, request).code == 0, "who joins is no member"
 
 
 # Reads

@@ -186,6 +186,40 @@ def test_rule22_who_returns_is_wiped_of_what_never_happened() -> None:
     assert entries(made.nodes[1].content(1)) == {1: [b"kept"]}
 
 
+def test_rule22_a_proposer_that_comes_late_wipes_no_member() -> None:
+    """It read the metadata before the one it would let join became a member, and goes above everybody's epoch."""
+    made, client = world({1: (1, 2)}, spares=(3,), clients=2)
+    client.append("a")
+    made.settle()
+    late = made.clients[1]
+    late.begin(Change(seen=Epoch(20), joiners=((LS, THREE),)))
+    seals: list[tuple[str, str]] = []
+    while not seals:
+        for wire in [wire for wire, queue in made.wires.items() if queue]:
+            made.deliver(*wire)
+        seals = [wire for wire, queue in made.wires.items() if queue and wire[0] == late.address and "sn/" in wire[1]]
+    on_their_way = {wire: made.wires.pop(wire) for wire in seals}
+    reached = (node_address(ONE), node_address(TWO), node_address(THREE))
+    made.clients.remove(late)  # it hangs
+    assert {address for _, address in on_their_way} == set(reached)
+    reconfigured(made, client, Change(suspects=frozenset({ONE}), joiners=((LS, THREE),)))
+    client.append("b")
+    made.settle()
+    reconfigured(made, client, Change(made.projection.epoch, suspects=frozenset({TWO})))
+    client.append("c")
+    made.settle()
+    assert nodes(made) == (3,)
+    made.clients.append(late)
+    made.wires.update(on_their_way)
+    made.pass_time(3.0)
+    assert set(client.positions()) == {"a", "b", "c"}
+    assert list(entries(made.stored()).values()) == [[b"a"], [b"b"], [b"c"]]
+    client.reconfigures = True
+    client.append("d")
+    made.pass_time(3.0)
+    assert [b"d"] in entries(made.stored()).values(), "it goes on"
+
+
 def test_who_does_not_come_to_join_is_left_out() -> None:
     made, client = world({1: (1, 2)}, spares=(3,))
     made.kill(node_address(THREE))

@@ -210,7 +210,7 @@ def test_rule22_a_replica_becomes_a_copy_of_another_nodes(tmp_path: Path) -> Non
             assert (followed.code, followed.verified, followed.copied) == (0, 101, 900)
             await chain.write(1, (900, batch_of(900)), epoch=2)
             end = (await chain.seal(1, 3, 2)).end
-            await chain.seal(2, 3, joins=True)
+            await chain.seal(2, 3, 2, joins=True)
             assert name_of((await chain.read(2, 1, epoch=3)).code) == "NoSource"
             copied = await chain.copied(2, 1, 3, end)
             assert (copied.code, copied.is_complete, copied.copied) == (0, True, 901)

@@ -101,7 +101,7 @@ class Copy:
         self._gaps: deque[_Gap] = deque()
         """Of the last page, yet to be read."""
         self._has_all = False
-        """The source had nothing more when it last answered."""
+        """The source had nothing more when it last answered, and what is here was compared to its end."""
         self._requests = requests
         self._request = 0
         self._is_asking = False
@@ -115,8 +115,7 @@ class Copy:
     def is_complete(self) -> bool:
         """All that the source had when it last answered is here, and durable."""
         log = self.replica.log
-        is_all_here = self.at >= self.end if self.end else self._has_all
-        return is_all_here and not self._gaps and not self.failure and log.durable >= log.staged
+        return self._has_all and not self._gaps and not self.failure and log.durable >= log.staged
 
     @property
     def copied(self) -> GLSN:
@@ -127,7 +126,7 @@ class Copy:
         """When it wants to ask, if nothing happens before."""
         if self._is_asking or self.failure or self.replica.unsynced_bytes >= limits.COPY_AHEAD_BYTES:
             return None
-        if self.end and self.at >= self.end and not self._gaps:
+        if self.end and self._has_all and not self._gaps:
             return None  # all of it is here and will be durable soon
         return self._not_before
 

@@ -401,10 +401,15 @@ class ChainReplica(ChainContext):
         elif message.epoch <= self.epoch:
             self._observe(ChainBranch.S6_SEAL_REFUSED)
             self.refuse_seal(source, message, errors.StaleEpoch(f"{where} is in epoch {self.epoch} already"))
-        elif not message.joins and self.epoch < message.base:
+        elif not message.joins and (self.epoch < message.base or self.joins):
             self._observe(ChainBranch.RULE22_STRANGER_REFUSED)
             lacks = errors.NoSource(f"{where} never was in epoch {message.base}: it is no member of that chain")
             self.refuse_seal(source, message, lacks)
+        elif message.joins and self.epoch > message.base and not self.outside:
+            # A later projection than the one that is to be replaced may have it as a member, which nobody may wipe.
+            self._observe(ChainBranch.RULE22_LATE_COPY_REFUSED)
+            detail = f"{where} may be a member since epoch {message.base}: it is in epoch {self.epoch}; look again"
+            self.refuse_seal(source, message, errors.Conflict(detail))
         else:
             self._observe(ChainBranch.RULE22_JOINER_SEALED if message.joins else ChainBranch.S6_SEALED)
             end, time = self.log.end, self.log.time

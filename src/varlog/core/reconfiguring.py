@@ -192,7 +192,7 @@ class _Reconfiguration:
         joiners = {place for place in self._change.joiners if place[0] in chains and place not in members}
         bases = {chain.lsid: old.epoch for chain in old.chains} if old is not None else {}
         seals = {
-            (lsid, snid): ChainSeal(0, lsid, epoch, Epoch(0), joins=True)
+            (lsid, snid): ChainSeal(0, lsid, epoch, old.epoch if old is not None else Epoch(0), joins=True)
             if (lsid, snid) in joiners
             else ChainSeal(0, lsid, epoch, bases.get(lsid, Epoch(0)))
             for lsid, snid in sorted(members | joiners)

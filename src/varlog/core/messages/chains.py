@@ -135,8 +135,9 @@ class ChainSeal(Message, frozen=True):
     lsid: LogStreamID
     epoch: Epoch
     base: Epoch = Epoch(0)
-    """Of the projection in which it is a member of the chain: who never promised that epoch is none, whatever the
-    projection says, and refuses. 0 before the first projection, and of a replica that joins."""
+    """Of the projection that is to be replaced, 0 before the first. A member that never promised that epoch is none,
+    whatever the projection says, and refuses. So does one that is to join and has promised a greater one since: it may
+    have become a member by then, and what joins is wiped."""
     joins: bool = False
     """It is no member yet: until it has become a copy of the tail it serves nobody (rule 22)."""
 
