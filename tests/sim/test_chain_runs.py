@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from varlog.cli import main
 from varlog.core.address import node_address
 from varlog.core.projection import Projection
 from varlog.sim.chains.checking import OF_CHAINS, check_all
@@ -119,3 +120,8 @@ def test_what_is_counted_is_explained(counted: type[Enum]) -> None:
     told = " ".join((Path(__file__).parents[2] / "docs" / "simulator.md").read_text().split())
     assert not [member.value for member in counted if member.value not in told]
     assert not [name for name in OF_CHAINS if f"| `{name}` |" not in told]
+
+
+def test_the_command_runs_the_ordering_it_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--ordering", "sequencer", "--seed", "1"]) == 0
+    assert "sequencers" in capsys.readouterr().out
