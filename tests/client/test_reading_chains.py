@@ -49,6 +49,27 @@ def test_S9_what_a_dead_client_left_is_filled_or_completed_by_the_next_reader(tm
     run(main())
 
 
+def test_rule20_a_tail_is_not_waited_for_at_positions_that_never_happened(tmp_path: Path) -> None:
+    """They were given out and not written, and the next epoch begins before them: nobody may ever write there again."""
+
+    async def main() -> None:
+        async with (
+            varlog.embedded(tmp_path, ordering="sequencer"),
+            varlog.connect(tmp_path, fill_after=60.0) as log,
+            varlog.connect(tmp_path) as other,
+        ):
+            await log.append(b"one")
+            await Hand(log).grant(3)
+            tail = asyncio.ensure_future(log.tail(timeout=20))
+            await asyncio.sleep(0.2)
+            assert not tail.done()
+            await other.seal()
+            async with asyncio.timeout(8):
+                assert await tail == 1
+
+    run(main())
+
+
 def test_rule24_the_tail_is_where_everything_is_written_and_counts_what_was_given_out(tmp_path: Path) -> None:
     async def main() -> None:
         async with (

@@ -42,6 +42,8 @@ class ChainTopic:
         self.tpid = topic.tpid
         self.name = topic.name
         self.fill_after = fill_after
+        self._settling: dict[asyncio.Future[None], tuple[Epoch, GLSN]] = {}
+        """Who waits for a position that was the last one given out, in which epoch."""
         self.reconfiguring = Reconfiguring(session, topic.tpid)
         self.complain = complain = self.reconfiguring.complain
         tpid, routing, send = topic.tpid, session.routing, self._ask
@@ -94,6 +96,14 @@ class ChainTopic:
     def on_metadata(self, _now: float) -> None:
         if self.session.routing.topic(self.tpid) is None:
             self.session.fail(errors.UnknownTopic(f"topic {self.name!r} was removed"))
+        for waiting, (epoch, glsn) in self._settling.items():
+            if self._has_passed(epoch, glsn) and not waiting.done():
+                waiting.set_exception(errors.StaleEpoch(f"position {glsn} of epoch {epoch} never happened"))
+
+    def _has_passed(self, epoch: Epoch, glsn: GLSN) -> bool:
+        """Whether a position that was given out in an epoch never happened: a later one begins before it."""
+        known = self.session.routing.projection(self.tpid)
+        return known is not None and known.epoch > epoch and known.start <= glsn
 
     def on_reply(self, reply: Any, now: float) -> None:
         """It asks nothing itself."""
@@ -176,7 +186,18 @@ class ChainTopic:
 
     async def settled(self, deadline: float) -> GLSN:
         """The last position that had been given out, when everything up to it is written or junk (rule 24)."""
-        _, glsn = await self.peek(deadline)
+        while True:
+            epoch, glsn = await self.peek(deadline)
+            try:
+                await self._reach(epoch, glsn, deadline)
+            except errors.StaleEpoch:
+                continue  # nobody may ever be given that position again
+            return glsn
+
+    async def _reach(self, epoch: Epoch, glsn: GLSN, deadline: float) -> None:
+        """Wait until everything is written up to a position that was given out in an epoch."""
+        if self._has_passed(epoch, glsn):
+            raise errors.StaleEpoch(f"position {glsn} of epoch {epoch} never happened")
         reached: asyncio.Future[None] = self.session.loop.create_future()
 
         def done(error: errors.VarlogError | None) -> None:
@@ -185,6 +206,7 @@ class ChainTopic:
             elif not reached.done():
                 reached.set_result(None)
 
+        self._settling[reached] = epoch, glsn
         reach = self.prefix.reach(glsn, done, self.session.loop.time())
         self.session.stir()
         try:
@@ -196,8 +218,8 @@ class ChainTopic:
                 f"up to {self.prefix.verified} everything is written, up to {glsn} it is given out: {why}"
             ) from None
         finally:
+            del self._settling[reached]
             self.prefix.forget(reach)
-        return glsn
 
     async def fill(self, glsn: int, count: int, deadline: float) -> None:
         """See `Log.fill`."""
