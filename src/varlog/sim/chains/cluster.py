@@ -97,6 +97,7 @@ class ChainCluster:
         self.clients = self._make_clients()
         self._disk_owners: list[ChainNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
         self._hosts: dict[str, Host] = {}
+        self._is_healed = False
         everyone: Sequence[Host] = (
             *self.nodes,
             *self.repositories,
@@ -250,6 +251,8 @@ class ChainCluster:
 
     def power_loss(self, name: str, patience: int = 100) -> None:
         """Where a disk is about to be written to, it goes while something is not synced yet."""
+        if self._is_healed:
+            return
         host = self._hosts[name]
         if isinstance(host, ChainNodeHost) and host.process.alive and not host.is_writing and patience:
             self.world.at(MOMENT, self.power_loss, name, patience - 1)
@@ -314,6 +317,7 @@ class ChainCluster:
     def heal(self) -> None:
         """Start whatever is down; from now on nothing fails. A node that is to be lost for good is, if what it has is
         elsewhere too."""
+        self._is_healed = True
         if self.store is not None:
             self.store.odds = StoreFaults()
         for host in self._disk_owners:
@@ -332,7 +336,7 @@ class ChainCluster:
         leader, projection = self.leader, self.projection
         chains: list[list[Member]] = []
         for chain in projection.chains if projection is not None else ():
-            hosts = [next(host for host in self.nodes if host.snid == snid) for snid in chain.nodes]
+            hosts = [host for snid in chain.nodes for host in self.nodes if host.snid == snid and host.process.alive]
             chains.append([self._dump(host, chain.lsid) for host in hosts if chain.lsid in host.storages])
         tails = [chain[-1] for chain in chains if chain]
         topics = {}
