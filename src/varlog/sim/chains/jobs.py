@@ -281,12 +281,27 @@ class TailClient(ClientHost):
                 self.prefix.forget(self._reach)
             self.shared.history.failed(self._operation, errors.DeadlineExceeded.__name__)
             self._operation = self._reach = None
-        elif self._reach is None and (self._request == 0 or self.now - self._peeking_at >= SILENT_SECONDS):
+        elif self._reach is not None:
+            if self._never_happened():
+                self.prefix.forget(self._reach)
+                self._reach = None
+                self._peek()
+        elif self._request == 0 or self.now - self._peeking_at >= SILENT_SECONDS:
             projection = self.routing.projection(TOPIC)
             if self._request and self._peeked is None and projection is not None:
                 self.proposer.complain(Trouble(projection.epoch, sequencers=frozenset({projection.sequencer})))
             self.refresh()
             self._peek()
+
+    def _never_happened(self) -> bool:
+        """Whether a later epoch begins before the position that is waited for."""
+        projection, peeked = self.routing.projection(TOPIC), self._peeked
+        return (
+            projection is not None
+            and peeked is not None
+            and projection.epoch > peeked.epoch
+            and projection.start <= peeked.glsn
+        )
 
 
 class TrimmerClient(ReaderClient):
