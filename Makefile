@@ -33,9 +33,10 @@ demo: $(STAMP) ## watch a cluster be killed and come back, and Spark archive and
 	@$(RUN) -m varlog demo
 
 .PHONY: test
-test: lint typecheck ## lint, check types, run every test, and 300 simulated clusters
+test: lint typecheck ## lint, check types, run every test, and 400 simulated clusters
 	$(RUN) -m pytest -n $(JOBS) --dist loadgroup
 	$(RUN) -m varlog sim --seeds 300 --jobs $(JOBS) --require-coverage
+	$(RUN) -m varlog sim --ordering sequencer --seeds 100 --jobs $(JOBS) --require-coverage
 
 .PHONY: lint
 lint: $(STAMP) ## style and likely mistakes
@@ -77,6 +78,7 @@ bench-spark: $(STAMP) ## measure source, stream and archive on Spark beside Parq
 .PHONY: sim
 sim: $(STAMP) ## look for a seed that breaks the log; takes the better part of an hour (SEEDS=10000 JOBS=2)
 	$(RUN) -m varlog sim --seeds $(SEEDS) --jobs $(JOBS)
+	$(RUN) -m varlog sim --ordering sequencer --seeds $(SEEDS) --jobs $(JOBS)
 
 .PHONY: soak
 soak: $(STAMP) ## put real clusters through faults, and the wire through garbage, for minutes (ROUNDS=30 SEED=1)

@@ -16,6 +16,16 @@ RESULTS = ROOT / "benchmarks" / "results" / "cluster.json"
 BENCHMARKS = ROOT / "docs" / "benchmarks.md"
 SPARK_RESULTS = ROOT / "benchmarks" / "results" / "spark.json"
 META_RESULTS = ROOT / "benchmarks" / "results" / "meta.json"
+SEQUENCER_RESULTS = ROOT / "benchmarks" / "results" / "sequencer.json"
+ORDERINGS = ROOT / "docs" / "orderings.md"
+
+BOTH: Final = {
+    "append-100-b1-c256": "append, 100 bytes, each its own batch, 256 in flight",
+    "append-1k-b100": "append, 1 KiB, batches of 100",
+    "latency-c1": "append, one at a time, median",
+    "read": "read of one position, one at a time, median",
+}
+"""What was measured of both orderings in one run."""
 
 SHOWN: Final = {
     "bare-frames": "the machine: bare frames, request and reply between two processes",
@@ -51,8 +61,16 @@ def table() -> str:
 def table_of(path: Path, heading: str) -> str:
     lines = [f"| {heading} | Measured | Beside | Asked for |", "|---|---:|---:|---:|"]
     for row in json.loads(path.read_text()):
-        asked = f"{'at most ' if row['op'] == '<=' else ''}{row['target']:g}"
+        asked = f"{'at most ' if row['op'] == '<=' else ''}{row['target']:g}" if row["op"] else ""
         lines.append(f"| `{row['name']}` | {_measured(row)} | {_share(row)} | {asked} |")
+    return "\n".join([*lines, ""])
+
+
+def table_of_both() -> str:
+    rows = {row["name"]: row for row in json.loads(SEQUENCER_RESULTS.read_text())}
+    lines = ["| Both orderings | commit | sequencer |", "|---|---:|---:|"]
+    for name, what in BOTH.items():
+        lines.append(f"| {what} | {_measured(rows[f'commit-{name}'])} | {_measured(rows[f'seq-{name}'])} |")
     return "\n".join([*lines, ""])
 
 
@@ -76,6 +94,15 @@ def test_the_page_on_benchmarks_shows_what_was_measured_on_spark() -> None:
 
 def test_the_page_on_benchmarks_shows_what_was_measured_of_metadata_in_etcd() -> None:
     _compare(BENCHMARKS, r"^\| Row of etcd \| Measured .*?(?=\n\n)\n", table_of(META_RESULTS, "Row of etcd"))
+
+
+def test_the_page_on_benchmarks_shows_what_was_measured_of_the_sequencer_ordering() -> None:
+    heading = "Row of the sequencer ordering"
+    _compare(BENCHMARKS, rf"^\| {heading} \| Measured .*?(?=\n\n)\n", table_of(SEQUENCER_RESULTS, heading))
+
+
+def test_the_page_on_orderings_compares_them_as_they_were_measured() -> None:
+    _compare(ORDERINGS, r"^\| Both orderings \| .*?(?=\n\n)\n", table_of_both())
 
 
 def _compare(path: Path, pattern: str, measured: str) -> None:
