@@ -24,5 +24,6 @@ def place(request: pytest.FixtureRequest, ordering: str, tmp_path_factory: pytes
 
 
 @pytest.fixture
-def log(place: Place) -> LogUnderTest:
-    return place.new_log()
+def log(place: Place) -> Iterator[LogUnderTest]:
+    yield place.new_log()
+    place.remove_logs()

@@ -62,6 +62,9 @@ class Place(Protocol):
 
     def new_log(self) -> LogUnderTest: ...
 
+    def remove_logs(self) -> None:
+        """Delete those it has made: each has files of some size."""
+
 
 class Loop:
     """An event loop in a thread of its own, for tests that are plain functions."""
@@ -146,6 +149,7 @@ class ClientPlace:
         self._path = path
         self._ordering = ordering
         self._numbers = itertools.count(1)
+        self._topics: list[str] = []
         self._logs: list[Log] = []
 
     async def connect(self, topic: str) -> Log:
@@ -156,19 +160,29 @@ class ClientPlace:
     def new_log(self) -> Connected:
         topic = f"topic-{next(self._numbers)}"
         self.loop.run(self._add(topic))
+        self._topics.append(topic)
         return Connected(self, topic)
+
+    def remove_logs(self) -> None:
+        async def remove_all() -> None:
+            await self._close_all()
+            async with varlog.admin(self._path, timeout=SECONDS) as operator:
+                while self._topics:
+                    await operator.remove_topic(self._topics.pop())
+
+        self.loop.run(remove_all())
 
     async def _add(self, topic: str) -> None:
         block = BLOCK if self._ordering == "sequencer" else 0
         async with varlog.admin(self._path, timeout=SECONDS) as operator:
             await operator.add_topic(topic, streams=STREAMS, ordering=self._ordering, block=block)
 
-    def close(self) -> None:
-        async def close_all() -> None:
-            for log in self._logs:
-                await log.close()
+    async def _close_all(self) -> None:
+        while self._logs:
+            await self._logs.pop().close()
 
-        self.loop.run(close_all())
+    def close(self) -> None:
+        self.loop.run(self._close_all())
 
 
 @contextmanager
