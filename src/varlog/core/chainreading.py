@@ -85,6 +85,9 @@ class ChainSubscription(Delivery, Frontiers):
             if self._merge.buffered_bytes(lsid) < self._reply_bytes:
                 self._read(frontier, _LITTLE if self._stuck.get(lsid) == position else self._reply_bytes, now)
 
+    def _on_looked(self, frontier: Frontier, upto: GLSN) -> None:
+        """What is missing is mended; only what is read counts."""
+
     def _on_trimmed(self, first: GLSN, now: float) -> None:
         if first > self._merge.next:
             self._finish(errors.Trimmed(first), now)

@@ -6,6 +6,7 @@ it overtakes the next position. While it is paused nothing is handed over.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from varlog import errors
@@ -17,7 +18,7 @@ Deliver = Callable[[Chunk], None]
 OnEnd = Callable[[errors.VarlogError | None], None]
 
 
-class Delivery:
+class Delivery(ABC):
     """See the module's text. `deliver(chunk)` gets every chunk in order; `on_end(error)` is called once, with None at
     the end position."""
 
@@ -49,9 +50,9 @@ class Delivery:
             if not self.ended:
                 self._advance(now)
 
+    @abstractmethod
     def _go_on(self, now: float) -> None:
         """Everything there is was handed over: see to it that there will be more."""
-        raise NotImplementedError
 
     def _advance(self, now: float) -> None:
         if self._end is not None and self._merge.next >= self._end:

@@ -17,6 +17,7 @@ are looked at anew, from the first one on that is not dealt with.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -144,7 +145,7 @@ def missing(
     return found
 
 
-class Frontiers:
+class Frontiers(ABC):
     """See the module's text; what is done with what is found, is said by the classes made of it."""
 
     ended = False
@@ -180,27 +181,28 @@ class Frontiers:
 
     # What the classes made of it say
 
+    @abstractmethod
     def _begin(self) -> GLSN:
         """What lies below is dealt with."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _until(self) -> GLSN:
         """What lies at or beyond is of no interest."""
-        raise NotImplementedError
 
-    def _on_part(self, frontier: Frontier, part: ChainPart, now: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _on_part(self, frontier: Frontier, part: ChainPart, now: float) -> None: ...
 
+    @abstractmethod
     def _on_looked(self, frontier: Frontier, upto: GLSN) -> None:
         """All that is missing below a position is among the gaps."""
 
+    @abstractmethod
     def _on_trimmed(self, first: GLSN, now: float) -> None:
         """The log begins there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _advance(self, now: float) -> None:
         """Go on with what is known, and ask for more."""
-        raise NotImplementedError
 
     # What is known of the cluster
 
