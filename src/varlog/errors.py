@@ -458,6 +458,33 @@ class SurveysIncomplete(VarlogError, code=173):
     on without it."""
 
 
+# 190-199: transactions
+
+
+class TransactionAborted(VarlogError, code=190):
+    """The transaction did not commit and never will: it was aborted, it expired, or a later attempt of the same name
+    took its place; the message says which. Nothing of it is visible. Begin another one."""
+
+
+class TransactionEnded(VarlogError, code=191):
+    """The transaction was committed or aborted before; nothing can be added to it. Begin another one."""
+
+
+class AlreadyCommitted(VarlogError, code=192):
+    """A transaction of this name and number, or a greater one, is in the log: what was to be done has been done. It
+    must not be written again."""
+
+
+class TransactionOpen(VarlogError, code=193, retriable=True):
+    """A transaction that is not decided yet stands in the way; the message says which, and until when it may. Wait, or
+    abort it (`varlog txn abort`)."""
+
+
+class TransactionTooLarge(VarlogError, code=194):
+    """A transaction would have more bytes, or more parts, than one may have. What it has so far can still be committed
+    or aborted."""
+
+
 # 180-189: TLS
 
 

@@ -189,6 +189,22 @@ HTTP_CONNECTIONS: Final = 32
 REOPEN_SECONDS: Final = 1.0
 """A replica whose disk fails is not opened anew more often than this."""
 
+# Transactions
+TRANSACTION_SECONDS: Final = 60.0
+"""After so long a transaction expires, unless it is begun with another time."""
+MAX_TRANSACTION_SECONDS: Final = 24 * 3600.0
+MAX_TRANSACTION_BYTES: Final = 64 * 1024 * MIB
+"""Of one part of a transaction."""
+MAX_TRANSACTION_PARTS: Final = 65_536
+MAX_TRANSACTION_NAME: Final = 200
+"""Characters; of the token of an attempt, too."""
+MAX_OPEN_TRANSACTIONS: Final = 1000
+"""Of one topic."""
+MAX_TRANSACTION_NAMES: Final = 10_000
+"""Of one topic: names whose last committed number is kept."""
+REMEMBERED_ATTEMPTS: Final = 16
+"""Of one name: earlier ones that are known to have been fenced."""
+
 # Spark
 SPARK_BATCH_ROWS: Final = 20_000
 SPARK_BATCH_BYTES: Final = 4 * MIB

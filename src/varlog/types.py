@@ -38,6 +38,9 @@ Version = NewType("Version", int)
 Term = NewType("Term", int)
 """Leadership of the metadata repository; every new leader has a greater one."""
 
+TransactionID = NewType("TransactionID", int)
+"""The version of the metadata repository's decision that began a transaction: of two, the later one is greater."""
+
 WriterID = NewType("WriterID", int)
 Sequence = NewType("Sequence", int)
 

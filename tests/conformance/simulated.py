@@ -16,9 +16,10 @@ from typing import TypeVar
 from tests.conformance.rigs import BLOCK, STREAMS, Found, Place
 from varlog import batch, errors
 from varlog.core.address import METADATA_REPOSITORY, sequencer_address
-from varlog.core.appending import Committed, Fill, Outcome, Writer, WriterOptions
+from varlog.core.appending import Committed, Outcome, Writer, WriterOptions
 from varlog.core.chainreading import ChainSubscription
 from varlog.core.chainwriting import ChainWriter
+from varlog.core.content import Fill
 from varlog.core.merging import Chunk
 from varlog.core.messages import (
     AppendReplies,

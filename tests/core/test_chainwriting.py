@@ -10,7 +10,8 @@ import pytest
 from tests.core.chainworld import BLOCK, FIRST, TOPIC, Client, World, entries
 from varlog import batch, errors, limits
 from varlog.core.address import node_address, sequencer_address
-from varlog.core.appending import Committed, Fill, Rejected, Undecided
+from varlog.core.appending import Committed, Rejected, Undecided
+from varlog.core.content import Fill
 from varlog.core.filling import Filled
 from varlog.core.messages import ChainWrite, Next
 from varlog.core.reconfiguring import Change

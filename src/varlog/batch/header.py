@@ -34,13 +34,15 @@ class Codec(IntEnum):
 
 
 class BatchFlag(IntFlag):
-    """What a batch is, when it is not a writer's data."""
+    """What a batch is, when it is not plain data."""
 
     JUNK = 1
     CONTROL = 2
+    TRANSACTION = 4
+    """It is data, of a transaction."""
 
 
-KNOWN_FLAGS = int(BatchFlag.JUNK | BatchFlag.CONTROL)
+KNOWN_FLAGS = int(BatchFlag.JUNK | BatchFlag.CONTROL | BatchFlag.TRANSACTION)
 KNOWN_CODECS = frozenset(int(codec) for codec in Codec)
 
 

@@ -25,7 +25,8 @@ from varlog.client.entries import AppendResult
 from varlog.client.room import Room
 from varlog.client.session import Session
 from varlog.core.address import Address, node_address
-from varlog.core.appending import Fill, Outcome, Rejected, Writer, WriterOptions
+from varlog.core.appending import Outcome, Rejected, Writer, WriterOptions
+from varlog.core.content import Fill
 from varlog.core.messages import GetInfo, Message
 from varlog.core.routing import takes_appends
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TopicID, WriterID

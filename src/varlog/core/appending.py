@@ -27,13 +27,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from collections.abc import Sequence as Seq
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from varlog import batch, errors, limits
 from varlog.core.address import Address, node_address
+from varlog.core.content import Content, packed
 from varlog.core.messages import Append, AppendReplies, AppendReply, Message, StreamInfo
 from varlog.core.routing import Routing, takes_appends
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, WriterID
@@ -93,12 +93,6 @@ class Committed(NamedTuple):
         return GLSN(self.glsn + self.count)
 
 
-class Fill(msgspec.Struct, frozen=True):
-    """In place of entries: `count` positions that are to hold nothing. Readers pass over them."""
-
-    count: int
-
-
 class Rejected(NamedTuple):
     """The batch is not in the log and never will be."""
 
@@ -130,7 +124,7 @@ DEFAULT_OPTIONS: Final = WriterOptions()
 
 class _Operation(msgspec.Struct, gc=False, eq=False):
     id: Any
-    entries: Seq[bytes] | Fill
+    entries: Content
     deadline: float
     sequence: Sequence
     batch: bytes
@@ -226,7 +220,7 @@ class Writer:
         """What it has under way does not come forward, nor would anything behind it."""
         return bool(self._sent) and (self._open is None or self._refused or now - self._heard_at >= OVERDUE)
 
-    def append(self, id_: Any, entries: Seq[bytes] | Fill, deadline: float, now: float) -> None:
+    def append(self, id_: Any, entries: Content, deadline: float, now: float) -> None:
         """Append a batch; its outcome is told to `settle`. Entries that no log would take raise a typed error."""
         if len(self._queue) >= limits.MAX_QUEUED_APPENDS:
             raise errors.Busy(f"{limits.MAX_QUEUED_APPENDS} appends wait already; slow down")
@@ -341,22 +335,8 @@ class Writer:
             op.unresolved = (epoch,)
             self._attempts[request] = (op, epoch, prev == settled)
 
-    def _encode(self, entries: Seq[bytes] | Fill, sequence: Sequence) -> bytes:
-        if type(entries) is list and len(entries) == 1 and not self._options.codec:
-            single = batch.encode_single(entries[0], self.writer_id, sequence, self._timestamp())
-            if single is not None:
-                return single
-        codec, flags = self._options.codec, 0
-        if isinstance(entries, Fill):  # however many, compressed they are next to nothing
-            entries, codec, flags = [b""] * entries.count, batch.Codec.ZSTD, int(batch.BatchFlag.JUNK)
-        return batch.encode(
-            entries,
-            writer_id=self.writer_id,
-            sequence=sequence,
-            timestamp=self._timestamp(),
-            codec=codec,
-            flags=flags,
-        )
+    def _encode(self, content: Content, sequence: Sequence) -> bytes:
+        return packed(content, self.writer_id, sequence, self._timestamp(), self._options.codec)
 
     def _choose(self, now: float) -> None:
         """Stay on the log stream while none is better, and while anything sent there is undecided."""

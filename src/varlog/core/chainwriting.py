@@ -30,8 +30,9 @@ import msgspec
 from varlog import batch, errors, limits
 from varlog.batch import BatchHeader
 from varlog.core.address import sequencer_address
-from varlog.core.appending import Committed, Fill, Rejected, Settle, Undecided
+from varlog.core.appending import Committed, Rejected, Settle, Undecided
 from varlog.core.chainpushing import Chains, SendChain
+from varlog.core.content import Content, Fill, packed
 from varlog.core.messages import Granted, Next
 from varlog.core.projection import Projection
 from varlog.core.trouble import GONE_SECONDS, SILENT_SECONDS, Complain, Trouble
@@ -146,7 +147,7 @@ class ChainWriter:
     def append(
         self,
         id_: Any,
-        entries: Seq[bytes] | Fill,
+        entries: Content,
         deadline: float,
         _now: float,
         codec: batch.Codec = batch.Codec.NONE,
@@ -162,28 +163,11 @@ class ChainWriter:
         projection = self._chains.projection
         if count > 1 and projection is not None and count > projection.stripes[-1].block:
             raise errors.BatchTooLarge(_too_large(count, projection))
-        encoded = self._encode(entries, sequence, codec)
+        encoded = packed(entries, self.writer_id, sequence, self._timestamp(), codec)
         self._sequence = sequence
         self._operations[sequence] = op = _Operation(id_, sequence, count, encoded, deadline, lane=lane)
         self._queue.append(op)
         self._stir()
-
-    def _encode(self, entries: Seq[bytes] | Fill, sequence: Sequence, codec: batch.Codec) -> bytes:
-        if type(entries) is list and len(entries) == 1 and not codec:
-            single = batch.encode_single(entries[0], self.writer_id, sequence, self._timestamp())
-            if single is not None:
-                return single
-        flags = 0
-        if isinstance(entries, Fill):  # however many, compressed they are next to nothing
-            entries, codec, flags = [b""] * entries.count, batch.Codec.ZSTD, int(batch.BatchFlag.JUNK)
-        return batch.encode(
-            entries,
-            writer_id=self.writer_id,
-            sequence=sequence,
-            timestamp=self._timestamp(),
-            codec=codec,
-            flags=flags,
-        )
 
     def abandon(self) -> list[Any]:
         """Give up everything under way, undecided; returns the ids of those whose outcome was not told."""

@@ -133,6 +133,13 @@ CONTROL: Final[Sequence[tuple[int, type[Message]]]] = [
     (119, core.Digest),
     (120, core.ProposeProjection),
     (121, core.RegisterSequencer),
+    # Transactions: anyone and the metadata repository
+    (122, core.BeginTransaction),
+    (123, core.Begun),
+    (124, core.EndTransaction),
+    (125, core.ForgetTransactions),
+    (126, core.GetTransactions),
+    (127, core.Transactions),
 ]
 
 _HEADER = Struct(hot.FRAME)

@@ -107,6 +107,8 @@ class ChainRead(Message, frozen=True):
     wait: bool = False
     """If nothing covers `glsn`, answer only when something has been written since `seen`, or when the replica tires."""
     seen: int = 0
+    verdicts: bool = False
+    """As in `Scan`: batches without the flag CONTROL are told by their positions only."""
 
 
 class ChainPart(Message, frozen=True):

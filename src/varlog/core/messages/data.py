@@ -65,6 +65,9 @@ class Scan(Message, frozen=True):
     max_bytes: int
     wait: bool
     """Answer only when something beyond `glsn_begin` is known, or when the replica tires of waiting."""
+    verdicts: bool = False
+    """Of the batches only those are wanted that have the flag CONTROL. In place of others that follow each other there
+    is one line without a batch that says which positions they have."""
 
 
 class ScanReply(Message, frozen=True):
