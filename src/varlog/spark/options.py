@@ -101,12 +101,12 @@ class Options(NamedTuple):
 
 def parse(given: Mapping[str, str], *, streaming: bool | None) -> Options:
     """What options mean for a batch or a streaming query; with None, for either of them, as far as can be told."""
-    _check_names(given)
+    check_names(given, OPTIONS)
     if streaming is not None:
         _check_kind(given, streaming=streaming)
-    reading = _Reading(given)
+    reading = Reading(given)
     return Options(
-        connection=_connection(reading),
+        connection=connection_of(reading),
         columns=_columns(reading),
         log_streams=reading.numbers("logStreams"),
         start=_start(reading, "startingOffsets", "startingTimestamp", LATEST if streaming else EARLIEST),
@@ -140,13 +140,15 @@ _CALLED_OTHERWISE: Final = {
 """What people try who know Kafka's source, or those of files."""
 
 
-def _check_names(given: Mapping[str, str]) -> None:
+def check_names(given: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Whether all options are among those that are known, each with what it says."""
+    names = {name.lower(): name for name in known}
     for name, value in given.items():
-        if name.lower() not in _KNOWN:
-            other = _CALLED_OTHERWISE.get(name.lower())
-            close = [other.lower()] if other else difflib.get_close_matches(name.lower(), _KNOWN, n=1)
-            hint = f"did you mean {_KNOWN[close[0]]}? " if close else ""
-            raise BadOption(f"there is no option {name} (its value is {value!r}); {hint}there are {', '.join(OPTIONS)}")
+        if name.lower() not in names:
+            other = _CALLED_OTHERWISE.get(name.lower(), "").lower()
+            close = [other] if other in names else difflib.get_close_matches(name.lower(), names, n=1)
+            hint = f"did you mean {names[close[0]]}? " if close else ""
+            raise BadOption(f"there is no option {name} (its value is {value!r}); {hint}there are {', '.join(known)}")
 
 
 def _check_kind(given: Mapping[str, str], *, streaming: bool) -> None:
@@ -158,8 +160,8 @@ def _check_kind(given: Mapping[str, str], *, streaming: bool) -> None:
             )
 
 
-class _Reading:
-    """The values, read one by one."""
+class Reading:
+    """The values of options, read one by one."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in given.items()}
@@ -167,7 +169,7 @@ class _Reading:
     def text(self, name: str) -> str | None:
         value = self._values.get(name.lower())
         if value is not None and not value.strip():
-            raise _refused(name, value, "not an empty text; leave the option out")
+            raise refused(name, value, "not an empty text; leave the option out")
         return value
 
     def both(self, name: str, other: str) -> bool:
@@ -179,7 +181,7 @@ class _Reading:
             return default
         number = _whole(value)
         if number is None or not least <= number <= most:
-            raise _refused(name, value, f"a whole number from {least} to {most}")
+            raise refused(name, value, f"a whole number from {least} to {most}")
         return number
 
     def flag(self, name: str, *, default: bool) -> bool:
@@ -187,7 +189,7 @@ class _Reading:
         if value is None:
             return default
         if value.lower() not in ("true", "false"):
-            raise _refused(name, value, "true or false")
+            raise refused(name, value, "true or false")
         return value.lower() == "true"
 
     def words(self, name: str) -> tuple[str, ...] | None:
@@ -200,11 +202,12 @@ class _Reading:
             return None
         numbers = [_whole(word) for word in words]
         if any(number is None or not 0 < number < 1 << 32 for number in numbers):
-            raise _refused(name, ",".join(words), "numbers of log streams with commas between them: 1,3")
+            raise refused(name, ",".join(words), "numbers of log streams with commas between them: 1,3")
         return frozenset(number for number in numbers if number is not None)
 
 
-def _connection(reading: _Reading) -> Connection:
+def connection_of(reading: Reading) -> Connection:
+    """How the cluster and the topic are reached."""
     standard = Connection()
     return Connection(
         cluster=reading.text("cluster"),
@@ -223,14 +226,14 @@ def _connection(reading: _Reading) -> Connection:
     )
 
 
-def _tls(reading: _Reading) -> TlsFiles | None:
+def _tls(reading: Reading) -> TlsFiles | None:
     try:
         return TlsFiles.of(*map(reading.text, TLS_OPTIONS))
     except InvalidArgument:
         raise BadOption(f"{', '.join(TLS_OPTIONS)}: these options are given together or not at all") from None
 
 
-def _columns(reading: _Reading) -> tuple[str, ...]:
+def _columns(reading: Reading) -> tuple[str, ...]:
     include_metadata = reading.flag("includeMetadata", default=True)
     wanted = reading.words("columns")
     if wanted is None:
@@ -240,11 +243,11 @@ def _columns(reading: _Reading) -> tuple[str, ...]:
             f"option columns = {','.join(wanted)!r} says which columns there are; leave out includeMetadata"
         )
     if len(set(wanted)) < len(wanted) or not set(wanted) <= set(COLUMNS):
-        raise _refused("columns", ",".join(wanted), f"one or more of {', '.join(COLUMNS)}, each once")
+        raise refused("columns", ",".join(wanted), f"one or more of {', '.join(COLUMNS)}, each once")
     return wanted
 
 
-def _start(reading: _Reading, offsets: str, timestamp: str, default: Literal["earliest", "latest"]) -> Start:
+def _start(reading: Reading, offsets: str, timestamp: str, default: Literal["earliest", "latest"]) -> Start:
     if reading.both(offsets, timestamp):
         raise BadOption(f"options {offsets} and {timestamp} are both given; say one of them")
     time = reading.text(timestamp)
@@ -257,7 +260,7 @@ def _start(reading: _Reading, offsets: str, timestamp: str, default: Literal["ea
         return Start(position=EARLIEST if value == EARLIEST else LATEST)
     number = _whole(value)
     if number is None or not 0 < number <= MAX_POSITION:
-        raise _refused(offsets, value, f"{EARLIEST}, {LATEST}, or a position (GLSN) from 1 on")
+        raise refused(offsets, value, f"{EARLIEST}, {LATEST}, or a position (GLSN) from 1 on")
     return Start(position=number)
 
 
@@ -269,7 +272,7 @@ def _microseconds(name: str, value: str) -> int:
     try:
         time = datetime.fromisoformat(value)
     except ValueError:
-        raise _refused(
+        raise refused(
             name, value, "milliseconds since 1970, or an ISO time such as 2026-01-31T12:00:00+00:00"
         ) from None
     if time.tzinfo is None:
@@ -283,5 +286,6 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
-def _refused(name: str, value: str, allowed: str) -> BadOption:
+def refused(name: str, value: str, allowed: str) -> BadOption:
+    """The error that says what would have been allowed."""
     return BadOption(f"option {name} = {value!r}; allowed is {allowed}")
