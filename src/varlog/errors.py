@@ -474,6 +474,9 @@ class AlreadyCommitted(VarlogError, code=192):
     """A transaction of this name and number, or a greater one, is in the log: what was to be done has been done. It
     must not be written again."""
 
+    glsn: int = 0
+    """Where its commit is; 0 if that is not known."""
+
 
 class TransactionOpen(VarlogError, code=193, retriable=True):
     """A transaction that is not decided yet stands in the way; the message says which, and until when it may. Wait, or

@@ -5,6 +5,11 @@ part of it, and after which position all of the transaction lies. A *verdict* is
 flag CONTROL. The first verdict on a transaction, in the order of the log, is its fate; others mean nothing. A COMMIT
 names the parts that are committed, so what was written for a part that nobody counted in is never seen.
 
+A COMMIT also says up to where its writer had looked for a verdict before, and found none: at least up to the last batch
+that it counts in. What lies behind that position is not committed by it. So a COMMIT that came too late can show
+nothing even when the verdict that came first is trimmed: that one is behind every batch the COMMIT speaks of, and as
+long as one of those is there, so is the verdict.
+
 Layouts, little-endian. The mark:
 
     offset  0  txid      u64
@@ -19,9 +24,10 @@ A verdict:
             1  reserved  7 x u8  0
             8  txid      u64
            16  after     u64   as in the mark: both together name the transaction
-           24  count     u32   parts, 0 unless it is a COMMIT
-           28  reserved  u32   0
-           32  parts           each: part u64, entries u64, ascending by part
+           24  checked   u64   no verdict is at a GLSN after `after` and up to this one; 0 unless it is a COMMIT
+           32  count     u32   parts, 0 unless it is a COMMIT
+           36  reserved  u32   0
+           40  parts           each: part u64, entries u64, ascending by part
                reason          UTF-8 text for people, to the end
 """
 
@@ -41,7 +47,7 @@ from varlog.types import GLSN, TransactionID
 MARK_TAG: Final = 1
 """Of the extension."""
 _MARK: Final = struct.Struct("<QQQII")
-_VERDICT: Final = struct.Struct("<B7xQQII")
+_VERDICT: Final = struct.Struct("<B7xQQQII")
 _PART: Final = struct.Struct("<QQ")
 
 
@@ -51,6 +57,9 @@ class VerdictKind(IntEnum):
     COMMIT = 1
     ABORT = 2
     EXPIRE = 3
+
+
+_KINDS: Final = frozenset(VerdictKind)
 
 
 class Mark(NamedTuple):
@@ -72,6 +81,8 @@ class Verdict(NamedTuple):
     parts: tuple[tuple[int, int], ...] = ()
     """(part, how many entries it has), ascending."""
     reason: str = ""
+    checked: GLSN = GLSN(0)
+    """Of a COMMIT: batches up to here are committed by it; before it was written, no verdict was up to here."""
 
 
 def encode_mark(mark: Mark) -> bytes:
@@ -98,22 +109,27 @@ def encode_verdict(verdict: Verdict) -> bytes:
     if len(verdict.parts) > limits.MAX_TRANSACTION_PARTS:
         raise InvalidArgument(f"{len(verdict.parts)} parts, at most {limits.MAX_TRANSACTION_PARTS} make a transaction")
     reason = verdict.reason.encode()[: limits.MAX_DETAIL].decode(errors="ignore").encode()
-    head = _VERDICT.pack(verdict.kind, verdict.txid, verdict.after, len(verdict.parts), 0)
-    return b"".join([head, *(_PART.pack(*part) for part in verdict.parts), reason])
+    try:
+        head = _VERDICT.pack(verdict.kind, verdict.txid, verdict.after, verdict.checked, len(verdict.parts), 0)
+        return b"".join([head, *(_PART.pack(*part) for part in verdict.parts), reason])
+    except struct.error as e:
+        raise InvalidArgument(f"a verdict on transaction {verdict.txid} does not fit an entry: {e}") from None
 
 
 def decode_verdict(entry: Buffer) -> Verdict:
     """What an entry of a batch with the flag CONTROL says."""
     if len(entry) < _VERDICT.size:
         raise MalformedBatch(f"{len(entry)} bytes are no verdict on a transaction")
-    kind, txid, after, count, reserved = _VERDICT.unpack_from(entry)
+    kind, txid, after, checked, count, reserved = _VERDICT.unpack_from(entry)
     parts_end = _VERDICT.size + count * _PART.size
     if count > limits.MAX_TRANSACTION_PARTS or len(entry) < parts_end or reserved or not txid:
         raise MalformedBatch(f"a verdict of {len(entry)} bytes cannot name {count} parts, or names no transaction")
-    if kind not in frozenset(VerdictKind) or (count and kind != VerdictKind.COMMIT):
+    if kind not in _KINDS or ((count or checked) and kind != VerdictKind.COMMIT):
         raise MalformedBatch(f"{count} parts in a verdict of kind {kind}, unknown to this release or without parts")
+    if checked and checked < after:
+        raise MalformedBatch(f"a COMMIT of what lies after {after} that was checked up to {checked} only")
     parts = tuple(_PART.iter_unpack(memoryview(entry)[_VERDICT.size : parts_end]))
     if any(low >= high for (low, _), (high, _) in pairwise(parts)):
         raise MalformedBatch("the parts of a verdict are not in order")
     reason = bytes(memoryview(entry)[parts_end:][: limits.MAX_DETAIL]).decode(errors="replace")
-    return Verdict(VerdictKind(kind), TransactionID(txid), GLSN(after), parts, reason)
+    return Verdict(VerdictKind(kind), TransactionID(txid), GLSN(after), parts, reason, GLSN(checked))
