@@ -202,8 +202,17 @@ MAX_OPEN_TRANSACTIONS: Final = 1000
 """Of one topic."""
 MAX_TRANSACTION_NAMES: Final = 10_000
 """Of one topic: names whose last committed number is kept."""
+REMEMBERED_FATES: Final = 16_384
+"""Verdicts that one reader keeps at hand; others are looked for again."""
 REMEMBERED_ATTEMPTS: Final = 16
 """Of one name: earlier ones that are known to have been fenced."""
+REMEMBERED_NAMES: Final = 100
+"""Of one topic: names without a committed number, after their transactions have ended."""
+MAX_TRANSACTION_NUMBER: Final = (1 << 63) - 1
+REGISTER_BYTES: Final = 512 * KIB
+"""What is kept of the transactions of all topics: it is part of the metadata's snapshot, one value of the store."""
+REGISTER_BYTES_OF_ONE: Final = 256
+"""At most, of a transaction and its name, without the texts."""
 
 # Spark
 SPARK_BATCH_ROWS: Final = 20_000

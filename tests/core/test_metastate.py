@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.core.mutated import mutations
 from varlog import limits
 from varlog.core import metastate as m
-from varlog.core.metastate import AnyEntry, Checkpoint, Cut, CutHistory, MetadataState
+from varlog.core.cuthistory import CutHistory
+from varlog.core.metastate import AnyEntry, Checkpoint, Cut, MetadataState
 from varlog.core.projection import Chain, Projection, Stripe
 from varlog.errors import ConsistencyViolation, MalformedMetadata
 from varlog.types import (
@@ -25,6 +26,7 @@ from varlog.types import (
     StorageNodeID,
     StreamStatus,
     TopicID,
+    TransactionID,
     Version,
 )
 
@@ -195,6 +197,8 @@ def test_every_kind_of_entry_survives_encoding() -> None:
     entries += [m.NodeDraining(NODES[0], True), m.StreamPlanned(ONE, NODES[1], NODES[0]), m.StreamHeld(ONE, True)]
     entries += [m.StreamLost(ONE, GLSN(3), NODES[:1]), m.ArchiveAttached(TOPIC, "s3://bucket/orders")]
     entries += [m.SequencerRegistered("host:3", 7, "host:4"), m.Projected(TOPIC, projection(1, 1))]
+    entries += [m.TransactionBegun(TOPIC, "name", "token", 7, GLSN(3), 60_000, 1), m.TransactionsForgotten(TOPIC, "a")]
+    entries += [m.TransactionEnded(TOPIC, TransactionID(9), True, GLSN(11))]
     assert [m.decode_entry(m.encode_entry(entry)) for entry in entries] == entries
     assert {type(entry) for entry in entries} == set(m.Entry.__subclasses__())
 

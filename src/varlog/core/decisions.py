@@ -10,15 +10,18 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from varlog import errors, limits
-from varlog.core import identity
+from varlog.core import identity, registering
 from varlog.core import metastate as m
 from varlog.core.admissible import check_place, check_proof, check_room, check_set, check_volumes, load
 from varlog.core.messages import (
     AbortStream,
     AnnounceNode,
+    BeginTransaction,
     CreateStream,
     CreateTopic,
     DeleteTopic,
+    EndTransaction,
+    ForgetTransactions,
     HoldStream,
     LoseStream,
     Message,
@@ -53,7 +56,7 @@ ALREADY = Already()
 Decision = AnyEntry | Already
 
 
-def decide(state: MetadataState, request: Message) -> Decision:
+def decide(state: MetadataState, request: Message, now: float = 0.0) -> Decision:
     """The entry that grants a request, or a typed error."""
     match request:
         case SealStream():
@@ -76,6 +79,12 @@ def decide(state: MetadataState, request: Message) -> Decision:
             return hold(state, request)
         case LoseStream():
             return lose(state, request)
+        case BeginTransaction():
+            return registering.begin(state, request, now) or ALREADY
+        case EndTransaction():
+            return registering.end(state, request) or ALREADY
+        case ForgetTransactions():
+            return registering.forget(state, request) or ALREADY
         case _:
             return _decide_on_topic(state, request)
 
@@ -386,7 +395,10 @@ def trim(state: MetadataState, request: TrimTopic) -> Decision:
     most = topic.hwm if topic.projection is None else NEVER - 2
     if request.glsn > most:
         raise errors.InvalidArgument(f"cannot trim to {request.glsn}: the tail of topic {topic.tpid} is {topic.hwm}")
-    return ALREADY if request.glsn <= topic.trim else m.Trimmed(topic.tpid, request.glsn)
+    if request.glsn <= topic.trim:
+        return ALREADY
+    registering.check_trim(state, topic.tpid, request.glsn)
+    return m.Trimmed(topic.tpid, request.glsn)
 
 
 def create_topic(state: MetadataState, request: CreateTopic) -> Decision:

@@ -27,17 +27,20 @@ from varlog.core.address import Address, Send
 from varlog.core.admissions import Admissions
 from varlog.core.announcing import Audience, Listener
 from varlog.core.branches import Branch, Observe
+from varlog.core.cuthistory import CutHistory
 from varlog.core.decisions import Already, decide
 from varlog.core.describing import decided, describe
 from varlog.core.managership import Managership
 from varlog.core.messages import (
     AnnounceNode,
+    BeginTransaction,
     Commit,
     Cuts,
     Decided,
     FetchCuts,
     GetMetadata,
     GetTail,
+    GetTransactions,
     Message,
     RegisterManager,
     Report,
@@ -46,12 +49,12 @@ from varlog.core.metastate import (
     AnyEntry,
     Checkpoint,
     Cut,
-    CutHistory,
     MetadataState,
     Stream,
     decode_entry,
     encode_entry,
 )
+from varlog.core.registering import begun, refused
 from varlog.core.store import (
     LEADER_KEY,
     NO_LEASE,
@@ -255,8 +258,8 @@ class MetadataRepository:
         self._asked.clear()
         self._write = None
         self._stalled = None
-        for source, _, request in asked:
-            self._send(source, Decided(request, errors.NotLeader.code, self.state.version))
+        for source, message, request in asked:
+            self._send(source, refused(self.state, message, request, errors.NotLeader.code))
         self._tails.end()
         if led:
             self.on_turn_of_role()
@@ -272,7 +275,7 @@ class MetadataRepository:
         return self._write is not None
 
     def _answer_tails(self) -> None:
-        self._tails.answer(self.state, self._version_revision)
+        self._tails.answer(self.state, self._version_revision, self._now)
 
     # Messages
 
@@ -289,7 +292,7 @@ class MetadataRepository:
             case GetMetadata(request):
                 self._managership.heard(source, now)
                 self._send(source, describe(self.state, request))
-            case GetTail():
+            case GetTail() | GetTransactions():
                 self._tails.ask(source, message)
             case _:
                 self._on_asked(source, message)
@@ -301,7 +304,7 @@ class MetadataRepository:
         if request is None:
             raise errors.InvalidArgument(f"a metadata repository does not take {type(message).__name__}")
         if len(self._asked) >= limits.MAX_PENDING_DECISIONS:
-            self._send(source, Decided(request, errors.Busy.code, self.state.version))
+            self._send(source, refused(self.state, message, request, errors.Busy.code))
             return
         if self._write is not None:
             self._observe(Branch.RULE1_DECISION_WAITS_FOR_WRITE)
@@ -384,7 +387,7 @@ class MetadataRepository:
             asked = self._asked.popleft()
             try:
                 self._managership.check(asked.source, asked.message, self.state.manager, self._now)
-                decision = decide(self.state, asked.message)
+                decision = decide(self.state, asked.message, self._now)
                 if isinstance(asked.message, AnnounceNode):
                     self._check_alone(asked.source, asked.message)
             except errors.VarlogError as error:
@@ -405,7 +408,7 @@ class MetadataRepository:
         """Most refusals do no harm if they come from a leader that has been deposed: who asked tries again. A node that
         is told it is not who it says it is stops, so that is told only by one whom the store knows as the leader."""
         detail = str(error)[: limits.MAX_DETAIL]
-        refusal = Decided(asked.request, error.code, self.state.version, detail=detail)
+        refusal = refused(self.state, asked.message, asked.request, error.code, detail)
         if not isinstance(error, errors.WrongIdentity):
             self._send(asked.source, refusal)
             return
@@ -510,6 +513,9 @@ class MetadataRepository:
     def _answer(self, asked: _Asked, entry: AnyEntry | None = None) -> None:
         """Tell the requester that the state is as it asked for."""
         message = asked.message
+        if isinstance(message, BeginTransaction):
+            self._send(asked.source, begun(self.state, message, self._now))
+            return
         if isinstance(message, AnnounceNode) and self.state.nodes[message.snid].proof:
             self._admissions.admit(message.snid, asked.source, message.boot, self._now)
         elif isinstance(message, RegisterManager):

@@ -5,24 +5,21 @@ projection, a registration, a trim. `MetadataState.apply` is the only way the st
 the state and the entry alone, so whoever has read the same entries has the same state. Whether an entry may be made is
 decided before, by the functions of `decisions`.
 
-Besides the present state it keeps the recent cuts, which a replica that missed some asks for (rule 4).
+A snapshot of it also has the recent cuts, which a replica that missed some asks for (rule 4, `cuthistory`).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Mapping, Set
-from operator import itemgetter
 from typing import Final, TypeVar
 
 import msgspec
 
-from varlog import errors, limits
+from varlog import errors
 from varlog.core import invariants
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Range
 from varlog.core.projection import Projection
+from varlog.core.register import Attempt, Register
 from varlog.types import (
     FIRST_EPOCH,
     GLSN,
@@ -34,6 +31,7 @@ from varlog.types import (
     StorageNodeID,
     StreamStatus,
     TopicID,
+    TransactionID,
     Version,
 )
 
@@ -182,6 +180,35 @@ class Trimmed(Entry, frozen=True):
     glsn: GLSN
 
 
+class TransactionBegun(Entry, frozen=True):
+    """Its id is the version of this."""
+
+    tpid: TopicID
+    name: str
+    token: str
+    number: int
+    after: GLSN
+    expiry: int
+    time: int
+    """In milliseconds."""
+
+
+class TransactionEnded(Entry, frozen=True):
+    """Somebody has seen in the log, at `glsn`, what became of it."""
+
+    tpid: TopicID
+    txid: TransactionID
+    is_committed: bool
+    glsn: GLSN
+
+
+class TransactionsForgotten(Entry, frozen=True):
+    """Nothing counts as committed under a name any more."""
+
+    tpid: TopicID
+    name: str
+
+
 class Cut(Entry, frozen=True):
     """LLSN ranges turned into GLSN ranges."""
 
@@ -214,6 +241,9 @@ AnyEntry = (
     | StreamHeld
     | StreamLost
     | Trimmed
+    | TransactionBegun
+    | TransactionEnded
+    | TransactionsForgotten
     | Cut
 )
 
@@ -297,6 +327,8 @@ class MetadataState(msgspec.Struct):
     manager: str = ""
     sequencers: dict[str, int] = {}
     """Which start of the sequencer that listens there registered last; who did so last is last."""
+    registers: dict[TopicID, Register] = {}
+    """Of topics that have had transactions."""
 
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""
@@ -327,6 +359,8 @@ class MetadataState(msgspec.Struct):
                 self._apply_stream(version, entry)
             case StreamPlanned() | StreamHeld() | StreamLost():
                 self._apply_wish(version, entry)
+            case TransactionBegun() | TransactionEnded() | TransactionsForgotten():
+                self._apply_transaction(version, entry)
             case _:
                 self._apply_registration(entry)
 
@@ -427,6 +461,18 @@ class MetadataState(msgspec.Struct):
             case _:
                 raise errors.InvalidArgument(f"no such entry: {entry}")
 
+    def _apply_transaction(
+        self, version: Version, entry: TransactionBegun | TransactionEnded | TransactionsForgotten
+    ) -> None:
+        register = self.registers.setdefault(entry.tpid, Register())
+        match entry:
+            case TransactionBegun(_, name, token, number, after, expiry, time):
+                register.begin(Attempt(TransactionID(version), name, token, number, after, expiry, time))
+            case TransactionEnded(_, txid, is_committed, glsn):
+                register.end(txid, is_committed, glsn)
+            case TransactionsForgotten(_, name):
+                register.forget(name)
+
     def _apply_registration(self, entry: AnyEntry) -> None:
         match entry:
             case NodeRegistered(snid, address, volumes, proof, generation):
@@ -461,6 +507,7 @@ class MetadataState(msgspec.Struct):
                 self.topics[tpid].archive = uri
             case TopicDeleted(tpid):
                 del self.topics[tpid]
+                self.registers.pop(tpid, None)
                 for lsid in [stream.lsid for stream in self.streams.values() if stream.tpid == tpid]:
                     del self.streams[lsid]
             case _:
@@ -490,84 +537,3 @@ def _decode(decoder: msgspec.msgpack.Decoder[_T], data: bytes, what: str) -> _T:
         return decoder.decode(data)
     except (ValueError, RecursionError) as e:  # also for text that is not UTF-8, and for arrays nested without end
         raise errors.MalformedMetadata(f"{len(data)} bytes are not {what}: {e}") from None
-
-
-class CutHistory:
-    """The cuts a replica may still have to ask for (rule 4).
-
-    Recent cuts are kept whole. When they are folded, what some replica of a log stream's set does not have on disk yet
-    stays, by log stream, and the rest goes: so a replica that is away keeps only its own log streams' cuts alive. A log
-    stream that lacks a replica gets no new cuts, so this is little; `MAX_CUTS_HELD` bounds it where a replica stores
-    batches and never learns of commits.
-    """
-
-    def __init__(self, streams: Mapping[LogStreamID, Stream], held: dict[LogStreamID, list[CommitContext]]) -> None:
-        self._streams = streams
-        self._cuts: deque[tuple[Version, Cut]] = deque()
-        self.held = held
-
-    def add(self, version: Version, cut: Cut) -> None:
-        self._cuts.append((version, cut))
-
-    def fold(self, durable_version: Callable[[int], Version]) -> int:
-        """Keep of the cuts so far only what `durable_version(lsid)` says is not on every disk; how many went whole."""
-        floors: dict[int, Version] = {}
-        self.prune(durable_version)
-        kept = self.held
-        dropped = 0
-        for version, cut in self._cuts:
-            held = False
-            for lsid, epoch, llsn_begin, glsn_begin, count in cut.ranges:
-                floor = floors.get(lsid, _UNKNOWN)
-                if floor is _UNKNOWN:
-                    floors[lsid] = floor = durable_version(lsid)
-                if floor < version:
-                    held = True
-                    context = self._context(version, cut, lsid, epoch, llsn_begin, glsn_begin, count)
-                    kept.setdefault(LogStreamID(lsid), []).append(context)
-            dropped += not held
-        self._cuts.clear()
-        return dropped
-
-    def prune(self, durable_version: Callable[[int], Version]) -> None:
-        """Let go of what is held and is on every disk by now."""
-        kept: dict[LogStreamID, list[CommitContext]] = {}
-        for lsid, contexts in self.held.items():
-            floor = durable_version(lsid)
-            if rest := [cc for cc in contexts if cc.version > floor]:
-                kept[lsid] = rest
-        self.held = kept
-
-    def full(self) -> Set[int]:
-        """The log streams of which so many cuts are held that they should get no more."""
-        if not self.held:
-            return frozenset()
-        most = limits.MAX_CUTS_HELD
-        if sum(map(len, self.held.values())) >= limits.MAX_CUTS_HELD_IN_ALL:
-            most = 1
-        return {lsid for lsid, contexts in self.held.items() if len(contexts) >= most}
-
-    def of_stream(self, lsid: LogStreamID, after: Version, most: int) -> list[CommitContext]:
-        """The commits of one log stream in versions after `after`, oldest first."""
-        if lsid not in self._streams:
-            return []
-        found = [cc for cc in self.held.get(lsid, ()) if cc.version > after][:most]
-        for version, cut in self._cuts:
-            if version <= after:
-                continue
-            if len(found) == most:
-                break
-            at = bisect_left(cut.ranges, lsid, key=itemgetter(0))
-            if at < len(cut.ranges) and cut.ranges[at][0] == lsid:
-                found.append(self._context(version, cut, *cut.ranges[at]))
-        return found
-
-    def _context(
-        self, version: Version, cut: Cut, lsid: int, epoch: int, llsn_begin: int, glsn_begin: int, count: int
-    ) -> CommitContext:
-        tpid = self._streams[LogStreamID(lsid)].tpid
-        prev_hwm, hwm = next((prev_hwm, hwm) for topic, prev_hwm, hwm in cut.hwms if topic == tpid)
-        return CommitContext._make((version, epoch, hwm, prev_hwm, llsn_begin, glsn_begin, count, cut.time))
-
-
-_UNKNOWN: Final = Version(-1)

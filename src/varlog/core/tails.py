@@ -1,5 +1,5 @@
 """The tail of a topic is linearizable: it is confirmed by the metadata store, not by what a leader believes (O2). So is
-the epoch of a topic that a sequencer orders, by which a peek is confirmed (rule 20).
+the epoch of a topic that a sequencer orders, by which a peek is confirmed (rule 20), and what is open of transactions.
 
 A question is answered only from a state at least as new as what the store showed to a read that began after the
 question was asked. Who asks while a read is under way waits for the next one, so there is never more than one.
@@ -12,12 +12,14 @@ from functools import partial
 from typing import Final
 
 from varlog import errors, limits
+from varlog.core import registering
 from varlog.core.address import Address, Send
-from varlog.core.messages import GetTail, Tail
+from varlog.core.messages import GetTail, GetTransactions, Tail, Transactions
 from varlog.core.metastate import MetadataState
 from varlog.core.store import LEADER_KEY, MetadataStore, ReadOutcome, ReadResult
 
 VERSION_KEY: Final = "version"
+Question = GetTail | GetTransactions
 NO_LEAD: Final = -1
 """In place of the leader key's revision while the repository does not lead."""
 
@@ -29,7 +31,7 @@ def leads(found: ReadResult, led: int) -> bool:
 
 
 class Tails:
-    """The questions for tails that are not answered yet. `confirmed` is called when some may be (`answer`), `fenced`
+    """The questions that are not answered yet. `confirmed` is called when some may be (`answer`), `fenced`
     when the store shows another leader."""
 
     def __init__(
@@ -40,9 +42,9 @@ class Tails:
         self._confirmed = confirmed
         self._fenced = fenced
         self._led = NO_LEAD
-        self._asked: list[tuple[GetTail, Address]] = []
+        self._asked: list[tuple[Question, Address]] = []
         self._is_reading = False
-        self._read: list[tuple[int, GetTail, Address]] = []
+        self._read: list[tuple[int, Question, Address]] = []
         """Confirmed: the revision of the version key that the answer must include."""
 
     def begin(self, leader_revision: int) -> None:
@@ -53,12 +55,12 @@ class Tails:
     def end(self) -> None:
         """It has passed: who still waits is sent to another."""
         self._led = NO_LEAD
-        waiting = [*self._asked, *((tail, source) for _, tail, source in self._read)]
+        waiting = [*self._asked, *((question, source) for _, question, source in self._read)]
         self._asked.clear()
         self._read.clear()
         self._refuse(waiting, errors.NotLeader.code)
 
-    def ask(self, source: Address, message: GetTail) -> None:
+    def ask(self, source: Address, message: Question) -> None:
         if len(self._asked) + len(self._read) >= limits.MAX_PENDING_DECISIONS:
             self._refuse([(message, source)], errors.Busy.code)
         else:
@@ -71,7 +73,7 @@ class Tails:
             self._is_reading = True
             self._store.read([LEADER_KEY, VERSION_KEY], partial(self._on_read, self._led, asked))
 
-    def _on_read(self, led: int, asked: list[tuple[GetTail, Address]], outcome: ReadOutcome) -> None:
+    def _on_read(self, led: int, asked: list[tuple[Question, Address]], outcome: ReadOutcome) -> None:
         if led != self._led:  # of a leadership that has passed: it says nothing of this one
             self._refuse(asked, errors.NotLeader.code)
             return
@@ -84,22 +86,29 @@ class Tails:
             return
         else:
             revision = outcome.kvs[VERSION_KEY].revision if VERSION_KEY in outcome.kvs else 0
-            self._read.extend((revision, tail, source) for tail, source in asked)
+            self._read.extend((revision, question, source) for question, source in asked)
             self._confirmed()
         self._read_next()
 
-    def _refuse(self, asked: Iterable[tuple[GetTail, Address]], code: int) -> None:
-        for tail, source in asked:
-            self._send(source, Tail(tail.request, code))
+    def _refuse(self, asked: Iterable[tuple[Question, Address]], code: int) -> None:
+        for question, source in asked:
+            answer = Tail if isinstance(question, GetTail) else Transactions
+            self._send(source, answer(question.request, code))
 
-    def answer(self, state: MetadataState, version_revision: int) -> None:
+    def answer(self, state: MetadataState, version_revision: int, now: float) -> None:
         """Answer what this state, of this revision of the version key, is new enough for."""
         waiting, self._read = self._read, []
-        for revision, tail, source in waiting:
-            topic = state.topics.get(tail.tpid)
+        for revision, question, source in waiting:
             if revision > version_revision:  # the store is ahead of us: a write of ours is still unanswered
-                self._read.append((revision, tail, source))
-            elif topic is None:
-                self._send(source, Tail(tail.request, errors.UnknownTopic.code))
+                self._read.append((revision, question, source))
+            elif isinstance(question, GetTail):
+                self._send(source, _tail(state, question))
             else:
-                self._send(source, Tail(tail.request, 0, topic.hwm, topic.trim, topic.epoch))
+                self._send(source, registering.transactions(state, question, now))
+
+
+def _tail(state: MetadataState, question: GetTail) -> Tail:
+    topic = state.topics.get(question.tpid)
+    if topic is None:
+        return Tail(question.request, errors.UnknownTopic.code)
+    return Tail(question.request, 0, topic.hwm, topic.trim, topic.epoch)

@@ -17,8 +17,9 @@ from typing import Final
 import msgspec
 
 from varlog import errors, limits
+from varlog.core.cuthistory import CutHistory
 from varlog.core.metarepo import ENTRY_PREFIX, SNAPSHOT_KEY, entry_key
-from varlog.core.metastate import Checkpoint, Cut, CutHistory, MetadataState, decode_entry
+from varlog.core.metastate import Checkpoint, Cut, MetadataState, decode_entry
 from varlog.core.store import (
     CLUSTER_KEY,
     LEADER_KEY,

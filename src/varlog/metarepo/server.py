@@ -17,11 +17,15 @@ from varlog.core.address import Address, node_address
 from varlog.core.managership import MANAGERS_REQUESTS
 from varlog.core.messages import (
     AnnounceNode,
+    BeginTransaction,
     Commit,
+    EndTransaction,
     FetchCuts,
+    ForgetTransactions,
     GetMetadata,
     GetStanding,
     GetTail,
+    GetTransactions,
     Leading,
     Message,
     NotLeading,
@@ -51,7 +55,19 @@ HEARD_SECONDS: Final = 2.5
 """Who has said nothing for so long is not heard, though it may be connected."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
-    Role.CLIENT: frozenset[type[Message]]({GetMetadata, GetStanding, GetTail, TrimTopic, ProposeProjection}),
+    Role.CLIENT: frozenset[type[Message]](
+        {
+            GetMetadata,
+            GetStanding,
+            GetTail,
+            TrimTopic,
+            ProposeProjection,
+            BeginTransaction,
+            EndTransaction,
+            ForgetTransactions,
+            GetTransactions,
+        }
+    ),
     Role.STORAGE_NODE: frozenset[type[Message]]({Report, FetchCuts, AnnounceNode, GetMetadata}),
     Role.MANAGER: frozenset[type[Message]]({GetMetadata, GetTail, RegisterManager, ProposeProjection})
     | MANAGERS_REQUESTS,

@@ -83,6 +83,8 @@ class GetTransactions(Message, frozen=True):
 
     request: int
     tpid: TopicID
+    names: bool = False
+    """Whether also for the numbers last committed: there may be many."""
 
 
 class CommittedName(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -101,4 +103,5 @@ class Transactions(Message, frozen=True):
     open: tuple[OpenTransaction, ...] = ()
     """By txid."""
     names: tuple[CommittedName, ...] = ()
+    """By name; none unless asked for."""
     detail: str = ""
