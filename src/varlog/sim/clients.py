@@ -32,6 +32,7 @@ from varlog.core.messages import (
 )
 from varlog.core.routing import Routing
 from varlog.core.subscribing import Subscription
+from varlog.sim.evidence import payloads_of
 from varlog.sim.history import History, Kind, Operation
 from varlog.sim.network import Network
 from varlog.sim.process import Process
@@ -245,7 +246,7 @@ class _Reading(ClientHost):
 
     @staticmethod
     def payloads(chunk: Chunk) -> list[bytes]:
-        return batch.decode(chunk.stored[6]).to_list()[chunk.skip : chunk.skip + chunk.count]
+        return payloads_of(batch.decode(chunk.stored[6]), chunk.stored[0], chunk.skip, chunk.count)
 
 
 class ReaderClient(_Reading):

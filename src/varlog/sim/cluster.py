@@ -46,6 +46,7 @@ from varlog.sim.evidence import (
     ReplicaDump,
     Sighting,
     TopicState,
+    payloads_of,
 )
 from varlog.sim.history import History, Kind
 from varlog.sim.managing import Collection, ManagerHost, Operation
@@ -412,7 +413,7 @@ class Cluster:
             while at < len(stored) and stored[at].llsn < llsn_begin + count:
                 glsn = stored[at].llsn - llsn_begin + glsn_begin
                 where = f"a cut of log stream {lsid} in epoch {epoch}"
-                payloads = batch.decode(stored[at].content).to_list()
+                payloads = payloads_of(batch.decode(stored[at].content), glsn)
                 decided += [Sighting(TOPIC, glsn + i, payload, where) for i, payload in enumerate(payloads)]
                 at += 1
         return decided
@@ -522,7 +523,9 @@ def committed_batches(storage: LogStreamStorage, trim: GLSN, hwm: GLSN) -> tuple
             return found, True
         if not stored:
             break
-        found += [CommittedBatch(b.llsn, b.glsn, b.epoch, tuple(batch.decode(b.batch).to_list())) for b in stored]
+        for b in stored:
+            payloads = payloads_of(batch.decode(b.batch), b.glsn)
+            found.append(CommittedBatch(b.llsn, b.glsn, b.epoch, tuple(payloads)))
         begin = GLSN(stored[-1].glsn + stored[-1].count)
     return found, False
 

@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from varlog import batch
 from varlog.sim.history import History, Kind, Operation, Outcome
+from varlog.sim.ledger import Ledger, Spoken
 
 _JUNK = b"junk at "
+_VERDICT = b"verdict at "
 
 
 def junk(glsn: int) -> bytes:
@@ -27,6 +30,22 @@ def junk(glsn: int) -> bytes:
 
 def is_junk(payload: bytes) -> bool:
     return payload.startswith(_JUNK)
+
+
+def is_entry(payload: bytes) -> bool:
+    """Whether it is something that somebody appended, and not what stands for junk or a verdict."""
+    return not payload.startswith((_JUNK, _VERDICT))
+
+
+def payloads_of(record: batch.RecordBatch, glsn: int, skip: int = 0, count: int | None = None) -> list[bytes]:
+    """The entries of a batch, or what stands for them if it has none: two verdicts may be the same bytes, and that is
+    in order."""
+    end = skip + count if count is not None else record.count
+    if record.flags & batch.BatchFlag.JUNK:
+        return [junk(glsn + i) for i in range(skip, end)]
+    if record.flags & batch.BatchFlag.CONTROL:
+        return [_VERDICT + b"%d: " % (glsn + skip + i) + entry for i, entry in enumerate(record.to_list()[skip:end])]
+    return record.to_list()[skip:end]
 
 
 class CommittedBatch(NamedTuple):
@@ -140,6 +159,8 @@ class LivenessPhase:
     """From then on nothing that is asked for may take until its deadline."""
     unsettled: Sequence[str] = ()
     """What was not in order at the end, in words."""
+    committers: Sequence[str] = ()
+    """Clients that went on committing transactions until the end."""
 
 
 class Sighting(NamedTuple):
@@ -171,6 +192,10 @@ class Evidence:
     decided: Sequence[Sighting] = ()
     """What cuts have committed, also where it was trimmed since or its replicas are down."""
     liveness: LivenessPhase | None = None
+    verdicts: Sequence[Spoken] = ()
+    """Of the only topic there is where transactions are simulated."""
+    verdicts_from: int = 1
+    """From this position on all of them are known."""
 
     def trim(self, topic: int) -> int:
         """The last trimmed GLSN of a topic."""
@@ -214,6 +239,19 @@ class Evidence:
             found[payload].setdefault((topic, glsn), where)
         return found
 
+    @cached_property
+    def reached(self) -> Mapping[int, int]:
+        """By the id of a scan or subscription, the first position that it has neither delivered nor passed over."""
+        found = {op.id: op.position for op in self.history.of(Kind.SCAN, Kind.SUBSCRIBE)}
+        for op in self.history.of(Kind.DELIVERY, Kind.PASS):
+            found[op.parent] = op.end if op.kind is Kind.PASS else op.glsn + len(op.payloads)
+        return found
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The transactions of the run."""
+        return Ledger(self.history, self.append_position, self.verdicts, self.verdicts_from)
+
     def append_position(self, append: Operation) -> int | None:
         """The GLSN of an append's first entry, also where the client was not told; None if it was never seen."""
         if append.outcome is Outcome.OK:
@@ -228,7 +266,8 @@ class Evidence:
 class KnownBefore:
     """The greatest position of a topic that any client had been told of before a moment.
 
-    Told of by an acknowledgement, a read, a delivery or a tail: from then on the log is at least that long for all.
+    Told of by an acknowledgement, a read, a delivery, what a reader passed over, or a tail: from then on the log is at
+    least that long for all.
     """
 
     def __init__(self, history: History, topic: int) -> None:
@@ -255,4 +294,6 @@ def _tells(op: Operation) -> int:
         return op.glsn + len(op.payloads) - 1
     if op.kind is Kind.READ:
         return op.position
-    return op.glsn if op.kind is Kind.TAIL else 0
+    if op.kind is Kind.PASS:
+        return op.end - 1
+    return op.glsn if op.kind in (Kind.TAIL, Kind.VERDICT) else 0

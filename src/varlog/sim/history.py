@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from typing import Any, Final
 
 import msgspec
 
@@ -30,6 +31,15 @@ class Kind(Enum):
     DELIVERY = "delivery"
     TAIL = "tail"
     TRIM = "trim"
+    PASS = "pass"
+    BEGIN = "begin"
+    COMMIT = "commit"
+    ABORT = "abort"
+    VERDICT = "verdict"
+
+
+OF_TRANSACTIONS: Final = (Kind.PASS, Kind.BEGIN, Kind.COMMIT, Kind.ABORT, Kind.VERDICT)
+"""What happens only where there are transactions."""
 
 
 class Outcome(Enum):
@@ -55,6 +65,16 @@ class Operation(msgspec.Struct, omit_defaults=True):
     - delivery: `parent` is the scan or subscription, `glsn` of the first of `payloads`
     - tail: when ok `glsn` is the last position of the log, 0 if it is empty
     - trim: `position`, the last one to go
+
+    And of transactions, `transaction` being the id:
+
+    - append: `transaction` and `part` of an append within one
+    - read, scan, subscribe: `uncommitted` if it is to show what is not committed
+    - pass: as a delivery, but of positions from `glsn` to `end` that a reader passed over by rule
+    - begin: `name`, `number`; when ok `transaction`, and `glsn` after which all of it lies
+    - commit: `transaction`, `parts` that are counted in; when ok `glsn` of the verdict
+    - abort: `transaction`
+    - verdict: `transaction`, `is_commit`; an entry that ends it was appended, by anybody; when ok at `glsn`
     """
 
     id: int
@@ -75,12 +95,21 @@ class Operation(msgspec.Struct, omit_defaults=True):
     """The name of the error's class."""
     first: int = 0
     """Where the log begins, as an error `Trimmed` told it."""
+    transaction: int = 0
+    name: str = ""
+    number: int = -1
+    part: int = 0
+    parts: tuple[tuple[int, int], ...] = ()
+    """(part, how many entries it has)."""
+    is_commit: bool = False
+    uncommitted: bool = False
 
     def __str__(self) -> str:
         times = f"{self.invoked:.6f}-{self.completed:.6f}"
         at = f" at {self.position}" if self.position else ""
         result = f" = {self.glsn}" if self.glsn else ""
-        return f"{self.kind.value} #{self.id} of {self.client}{at} [{times}] {self.outcome.value}{result}"
+        of = f" of transaction {self.transaction}" if self.transaction else ""
+        return f"{self.kind.value} #{self.id} of {self.client}{of}{at} [{times}] {self.outcome.value}{result}"
 
 
 class History:
@@ -92,9 +121,17 @@ class History:
         self._last_stamp = -math.inf
 
     def invoke(
-        self, client: str, kind: Kind, topic: int, *, position: int = 0, end: int = 0, payloads: Sequence[bytes] = ()
+        self,
+        client: str,
+        kind: Kind,
+        topic: int,
+        *,
+        position: int = 0,
+        end: int = 0,
+        payloads: Sequence[bytes] = (),
+        **of_transaction: Any,
     ) -> Operation:
-        """An operation begins."""
+        """An operation begins. Further fields are those that concern transactions."""
         operation = Operation(
             len(self.operations) + 1,
             client,
@@ -104,6 +141,7 @@ class History:
             position=position,
             end=end,
             payloads=tuple(payloads),
+            **of_transaction,
         )
         self.operations.append(operation)
         return operation
@@ -149,6 +187,24 @@ class History:
                 Outcome.OK,
                 payloads=tuple(payloads),
                 glsn=glsn,
+                parent=parent.id,
+            )
+        )
+
+    def pass_over(self, parent: Operation, glsn: int, end: int) -> None:
+        """A subscription or scan passed over positions, by rule."""
+        stamp = self._stamp()
+        self.operations.append(
+            Operation(
+                len(self.operations) + 1,
+                parent.client,
+                Kind.PASS,
+                parent.topic,
+                stamp,
+                stamp,
+                Outcome.OK,
+                glsn=glsn,
+                end=end,
                 parent=parent.id,
             )
         )

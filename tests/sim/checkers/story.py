@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from varlog.batch.transactions import Verdict, VerdictKind
 from varlog.sim.checkers import CHECKERS
 from varlog.sim.evidence import (
     CommittedBatch,
@@ -27,6 +28,8 @@ from varlog.sim.evidence import (
     TopicState,
 )
 from varlog.sim.history import History, Kind, Operation, Outcome
+from varlog.sim.ledger import Spoken
+from varlog.types import GLSN, TransactionID
 
 TOPIC = 1
 
@@ -44,6 +47,7 @@ class Story:
         self.durability = Durability()
         self.decided: list[Sighting] = []
         self.liveness: LivenessPhase | None = None
+        self.verdicts: list[Spoken] = []
 
     def add(self, client: str, kind: Kind, invoked: float, completed: float = math.inf, **fields: object) -> Operation:
         given = {"outcome": Outcome.PENDING if completed == math.inf else Outcome.OK, **fields}
@@ -63,6 +67,19 @@ class Story:
     def deliver(self, parent: Operation, time: float, glsn: int, *payloads: bytes) -> Operation:
         return self.add(parent.client, Kind.DELIVERY, time, time, glsn=glsn, payloads=payloads, parent=parent.id)
 
+    def pass_over(self, parent: Operation, time: float, glsn: int, end: int) -> Operation:
+        return self.add(parent.client, Kind.PASS, time, time, glsn=glsn, end=end, parent=parent.id)
+
+    def verdict(self, kind: VerdictKind, glsn: int, txid: int, after: int, invoked: float, *parts: int) -> Operation:
+        """One is appended; each of the parts has one entry."""
+        counted = tuple((part, 1) for part in parts)
+        checked = GLSN(glsn - 1 if kind is VerdictKind.COMMIT else 0)
+        verdict = Verdict(kind, TransactionID(txid), GLSN(after), counted, checked=checked)
+        self.verdicts.append(Spoken(glsn, verdict))
+        is_commit = kind is VerdictKind.COMMIT
+        fields = {"glsn": glsn, "transaction": txid, "is_commit": is_commit}
+        return self.add("x", Kind.VERDICT, invoked, invoked + 0.1, **fields)
+
     def replica(self, lsid: int, node: str, *batches: tuple[int, int, tuple[bytes, ...]], trim: int = 0) -> None:
         """Batches as (llsn, glsn, payloads)."""
         dump = [CommittedBatch(llsn, glsn, EPOCH, payloads) for llsn, glsn, payloads in batches]
@@ -77,7 +94,16 @@ class Story:
 
     def evidence(self) -> Evidence:
         history = History(lambda: math.inf, self.operations)
-        return Evidence(history, self.topics, self.replicas, self.frames, self.durability, self.decided, self.liveness)
+        return Evidence(
+            history,
+            self.topics,
+            self.replicas,
+            self.frames,
+            self.durability,
+            self.decided,
+            self.liveness,
+            self.verdicts,
+        )
 
     def complaints(self, checker: str) -> str:
         """What one checker says, in one string; empty if it is content."""
@@ -118,3 +144,47 @@ def good_story() -> Story:
     story.frames.saw(10, EPOCH + 2, 3, 1, b"G", "y")
     story.liveness = LivenessPhase(healed=4.5, ended=10.0, grace=1.0, writers=["w1"])
     return story
+
+
+COMMITTED, FENCED, NEXT = 41, 42, 43
+"""Transactions of the transactional story."""
+
+
+def transactional_story() -> Story:
+    """Three transactions of the name n, all from position 10 on:
+
+        GLSN     11    12    13      14       15    16      17
+        what     a 1   a 2   a late  COMMIT   b     ABORT   c
+                 of 41 of 41 of 41   of 41    of 42 of 42   of 43
+
+    The first, number 1, counts its parts 1 and 2 in, and not 3. The second, number 2, is fenced by the third, which is
+    number 2 as well and is still open. A subscriber has seen 11 and 12 and passed over 13 to 16; there it waits.
+    """
+    story = Story()
+    _begin(story, 1.0, COMMITTED, 10, 1)
+    for glsn, part, payload in ((11, 1, b"a 1"), (12, 2, b"a 2"), (13, 3, b"a late")):
+        _append(story, 2.0 + glsn / 100, COMMITTED, part, glsn, payload)
+    story.verdict(VerdictKind.COMMIT, 14, COMMITTED, 10, 3.0, 1, 2)
+    parts = ((1, 1), (2, 1))
+    story.add("w", Kind.COMMIT, 2.9, 3.5, transaction=COMMITTED, parts=parts, glsn=14)
+    subscription = story.add("s", Kind.SUBSCRIBE, 1.0, position=11)
+    story.deliver(subscription, 3.4, 11, b"a 1", b"a 2")
+    story.pass_over(subscription, 3.6, 13, 15)
+    _begin(story, 4.0, FENCED, 14, 2)
+    _append(story, 4.5, FENCED, 1, 15, b"b")
+    story.verdict(VerdictKind.ABORT, 16, FENCED, 14, 5.0)
+    _begin(story, 4.9, NEXT, 15, 2)
+    story.add("w", Kind.COMMIT, 5.0, 5.5, transaction=FENCED, outcome=Outcome.ERROR, error="TransactionAborted")
+    story.pass_over(subscription, 5.6, 15, 17)
+    _append(story, 6.0, NEXT, 1, 17, b"c")
+    story.add("w", Kind.BEGIN, 7.0, 7.1, name="n", number=1, outcome=Outcome.ERROR, error="AlreadyCommitted", glsn=14)
+    return story
+
+
+def _begin(story: Story, invoked: float, txid: int, after: int, number: int) -> None:
+    story.add("w", Kind.BEGIN, invoked, invoked + 0.2, transaction=txid, glsn=after, name="n", number=number)
+
+
+def _append(story: Story, invoked: float, txid: int, part: int, glsn: int, payload: bytes) -> None:
+    fields = {"transaction": txid, "part": part, "glsn": glsn, "payloads": (payload,)}
+    story.add("w", Kind.APPEND, invoked, invoked + 0.1, **fields)

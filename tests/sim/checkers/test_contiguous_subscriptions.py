@@ -41,3 +41,12 @@ def test_a_delivery_to_nobody_is_found() -> None:
     story = good_story()
     story.find(Kind.DELIVERY, 0).parent = 99
     assert "belongs to no subscription" in story.complaints("contiguous_subscriptions")
+
+
+def test_what_is_passed_over_counts_as_delivered() -> None:
+    story = good_story()
+    story.find(Kind.DELIVERY, 0).payloads = (b"b",)
+    delivered = story.operations.index(story.find(Kind.DELIVERY, 0))
+    story.pass_over(story.find(Kind.SUBSCRIBE), 3.3, 3, 4)
+    story.operations.insert(delivered + 1, story.operations.pop())
+    assert story.complaints("contiguous_subscriptions") == ""

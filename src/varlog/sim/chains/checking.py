@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from varlog import batch, errors
 from varlog.sim.chains.witness import Witness
 from varlog.sim.checkers import agreement, contiguous_subscriptions, exactly_once, liveness, real_time, trim
-from varlog.sim.evidence import CommittedBatch, Evidence, KnownBefore, ReplicaDump, junk
+from varlog.sim.evidence import CommittedBatch, Evidence, KnownBefore, ReplicaDump, payloads_of
 from varlog.sim.history import Kind, Outcome
 from varlog.sim.runner import Violation
 from varlog.storage.writeonce import WriteOnceStorage
@@ -79,8 +79,7 @@ def held_by(storage: WriteOnceStorage) -> tuple[list[HeldBatch], errors.Corrupt 
         for one in stored:
             record = batch.decode(one.batch)
             is_junk = bool(record.flags & batch.BatchFlag.JUNK)
-            payloads = [junk(one.glsn + i) for i in range(record.count)] if is_junk else record.to_list()
-            found.append(HeldBatch(one.glsn, one.time, one.epoch, tuple(payloads), is_junk))
+            found.append(HeldBatch(one.glsn, one.time, one.epoch, tuple(payloads_of(record, one.glsn)), is_junk))
         at = GLSN(found[-1].end)
     return found, None
 

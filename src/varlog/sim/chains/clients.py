@@ -43,10 +43,10 @@ from varlog.core.messages import (
 from varlog.core.reconfiguring import Change, reconfigure
 from varlog.core.routing import Routing
 from varlog.core.trouble import Trouble
+from varlog.sim import evidence
 from varlog.sim.chains.network import ChainNetwork
 from varlog.sim.chains.talking import PAUSE_SECONDS, Talks
 from varlog.sim.chains.witness import Witness
-from varlog.sim.evidence import junk
 from varlog.sim.history import History
 from varlog.sim.process import Process
 from varlog.types import Epoch, TopicID
@@ -332,9 +332,5 @@ class ClientHost:
 
 
 def payloads_of(line: StoredLine, skip: int = 0, count: int | None = None) -> list[bytes]:
-    """The entries of a batch, or what stands for them if they are junk."""
-    record = batch.decode(line[6])
-    end = skip + count if count is not None else record.count
-    if record.flags & batch.BatchFlag.JUNK:
-        return [junk(line[0] + i) for i in range(skip, end)]
-    return record.to_list()[skip:end]
+    """The entries of a batch, or what stands for them."""
+    return evidence.payloads_of(batch.decode(line[6]), line[0], skip, count)

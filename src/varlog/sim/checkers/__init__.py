@@ -11,18 +11,24 @@ from typing import Final
 
 from varlog.sim.checkers import (
     agreement,
+    atomic_visibility,
     contiguous_subscriptions,
     dense_unique,
     durable_on_all,
     equal_prefixes,
     exactly_once,
+    fencing,
     liveness,
+    no_dirty_read,
+    no_lost_commit,
     one_content,
     peek_bounds,
     real_time,
     trim,
 )
 from varlog.sim.evidence import Evidence
+
+OF_TRANSACTIONS: Final = (atomic_visibility, no_dirty_read, no_lost_commit, fencing)
 
 CHECKERS: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
     module.__name__.rpartition(".")[2]: module.check
@@ -38,6 +44,7 @@ CHECKERS: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
         peek_bounds,
         trim,
         liveness,
+        *OF_TRANSACTIONS,
     )
 }
 

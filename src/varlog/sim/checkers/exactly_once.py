@@ -1,6 +1,7 @@
 """Appends happen once, or not at all, as their clients were told; batches happen whole.
 
-- No entry was ever seen that nobody appended. (Junk, in topics that a sequencer orders, is no entry.)
+- No entry was ever seen that nobody appended. (Junk, in topics that a sequencer orders, is no entry,
+  nor is a verdict on a transaction.)
 - An entry was seen at one position at most, over acknowledgements, reads, deliveries and replicas. With the next two
   this is: acknowledged exactly once, unknown at most once.
 - An append that was ever seen, by its acknowledgement or otherwise, is stored at the end, unless its position has been
@@ -11,7 +12,7 @@
 
 from __future__ import annotations
 
-from varlog.sim.evidence import Evidence, is_junk
+from varlog.sim.evidence import Evidence, is_entry
 from varlog.sim.history import Kind, Operation, Outcome
 
 
@@ -24,7 +25,7 @@ def check(evidence: Evidence) -> list[str]:
         if appended.setdefault(payload, append) is not append
     ]
     for payload, places in evidence.places.items():
-        if payload not in appended and not is_junk(payload):
+        if payload not in appended and is_entry(payload):
             where = next(iter(places.values()))
             violations.append(f"{payload[:40]!r} was never appended, but seen by {where}")
         if len(places) > 1:

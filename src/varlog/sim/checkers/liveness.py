@@ -2,7 +2,7 @@
 
 After the last fault ended, and a grace time:
 
-- every writer that went on had a new append acknowledged;
+- every writer that went on had a new append acknowledged, and who went on with transactions committed one;
 - every operation begun after the faults ended, and a grace time before the run did, was answered;
 - once it has settled, nothing that was asked for took until its deadline (an append may: what the log has forgotten of
   its writer is unknown, and told so);
@@ -23,6 +23,10 @@ def check(evidence: Evidence) -> list[str]:
         return []
     violations = []
     after = [op for op in evidence.history.operations if op.invoked >= phase.healed]
+    for writer in phase.committers:
+        ended = [op for op in after if op.client == writer and op.kind is Kind.COMMIT]
+        if not any(op.outcome is Outcome.OK for op in ended):
+            violations.append(f"{writer} committed none of {len(ended)} transactions after {phase.healed:.3f}")
     for writer in phase.writers:
         mine = [op for op in after if op.client == writer and op.kind is Kind.APPEND]
         if not any(op.outcome is Outcome.OK for op in mine):
@@ -32,11 +36,8 @@ def check(evidence: Evidence) -> list[str]:
     late = [op for op in after if op.invoked >= phase.settled and op.error == DeadlineExceeded.__name__]
     violations.extend(f"{op} took until its deadline" for op in late if op.kind is not Kind.APPEND)
     violations.extend(phase.unsettled)
-    delivered: dict[int, int] = {}
-    for delivery in evidence.history.of(Kind.DELIVERY):
-        delivered[delivery.parent] = delivery.glsn + len(delivery.payloads) - 1
     for subscription in evidence.history.of(Kind.SUBSCRIBE):
-        last = delivered.get(subscription.id, subscription.position - 1)
+        last = evidence.reached[subscription.id] - 1
         tail = evidence.hwm(subscription.topic)
         if subscription.outcome is Outcome.PENDING and last < tail:
             violations.append(f"{subscription} stands at {last}, the log ends at {tail}")

@@ -28,10 +28,7 @@ def check(evidence: Evidence) -> list[str]:
 
 
 def _check_refusal(op: Operation, trims: list[Operation], evidence: Evidence) -> list[str]:
-    wanted = op.position
-    if op.kind in (Kind.SUBSCRIBE, Kind.SCAN):
-        deliveries = (d for d in evidence.history.of(Kind.DELIVERY) if d.parent == op.id)
-        wanted = max((d.glsn + len(d.payloads) for d in deliveries), default=op.position)
+    wanted = evidence.reached.get(op.id, op.position)
     requested = max((t.position for t in trims if t.topic == op.topic and t.invoked < op.completed), default=0)
     if wanted > requested:
         return [f"{op} was refused as trimmed at {wanted}, but nobody had asked to trim beyond {requested}"]
