@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 from varlog import types
+from varlog.batch import transactions as marking
 from varlog.core import projection
 from varlog.core.messages import (
     AppendReplies,
@@ -29,6 +30,7 @@ from varlog.core.messages import (
     operating,
     ordering,
     replicas,
+    transactions,
 )
 from varlog.errors import VarlogError
 from varlog.wire import catalogue, chained, hello, hot
@@ -58,6 +60,8 @@ FIXED: dict[type[Message], list[str]] = {
 """The fixed parts that end with how much follows them; the text beside the tables says what does."""
 STORED = ["glsn", "llsn", "count", "epoch", "version", "time", "length"]
 REFUSED = ["batch", "code", "glsn", "time", "length"]
+MARK = ["txid", "after", "part", "expiry", "reserved"]
+VERDICT = ["kind", *["reserved"] * 7, "txid", "after", "checked", "count", "reserved"]
 GROUPS = {
     0: "The hello, and whether anyone is there",
     16: "Client and storage node",
@@ -69,6 +73,7 @@ GROUPS = {
     64: "Anyone and the metadata repository",
     96: "Operators and the manager",
     112: "The sequencer ordering",
+    122: "Transactions",
 }
 
 
@@ -133,7 +138,7 @@ def default_of(value: ast.expr | None) -> str:
             return ast.unparse(value).lower()
 
 
-MODULES = (types, ordering, replicas, data, projection, metadata, operating, chains, hello, hot)
+MODULES = (types, ordering, replicas, data, projection, metadata, operating, chains, transactions, hello, hot)
 KINDS = {kind.name: kind for module in MODULES for kind in kinds_of(module)}
 
 
@@ -211,6 +216,15 @@ def refused() -> str:
     return table(("Offset", "Type", "Field"), list(offsets(chained.REFUSED.format[1:], REFUSED)))
 
 
+def mark() -> str:
+    return table(("Offset", "Type", "Field"), list(offsets(marking._MARK.format[1:], MARK)))
+
+
+def verdict() -> str:
+    layout = marking._VERDICT.format[1:].replace("7x", "BBBBBBB")
+    return table(("Offset", "Type", "Field"), [row for row in offsets(layout, VERDICT) if row[2] != "`reserved`"])
+
+
 def offsets(layout: str, names: Sequence[str]) -> Iterator[tuple[int, str, str]]:
     at = 0
     for letter, name in zip(layout, names, strict=False):
@@ -223,6 +237,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "packed": packed,
     "stored": stored,
     "refused": refused,
+    "mark": mark,
+    "verdict": verdict,
     "errors": errors,
     "messages": every_message,
     "parts": parts,

@@ -24,8 +24,8 @@ class BeginTransaction(Message, frozen=True):
     token: str
     """Of this attempt; chosen by who makes it."""
     after: GLSN
-    """A position that was given out before this was asked; 0 leaves it to the metadata repository, which knows one
-    unless a sequencer orders the topic."""
+    """A position that was written before this was asked. 0 leaves it to the metadata repository, which knows one; where
+    a sequencer orders the topic that may be far behind."""
     expiry: int
     """Milliseconds until readers need not wait for it any longer."""
     number: int = -1
