@@ -226,3 +226,9 @@ SPARK_PARTITION_BYTES: Final = 128 * MIB
 SPARK_PARTITIONS: Final = 4
 SPARK_SHARE_BYTES: Final = 16 * MIB
 """So many tasks share what fewer could read, if each of them then has as many bytes."""
+SPARK_SINK_BATCH_BYTES: Final = 1 * MIB
+"""Of rows that a task writes as one batch of the log; a larger row goes alone."""
+SPARK_SINK_WINDOW: Final = 32
+"""Such batches of one task that are under way."""
+SPARK_SINK_SECONDS: Final = 600
+"""After so long the transaction of a query that writes expires, unless it says otherwise."""
