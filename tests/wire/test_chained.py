@@ -76,6 +76,7 @@ def body_of(message: Message) -> bytes:
         refusing(detail="why"),
         refusing(b"abc", b"", detail="ä"),
         ChainRead(1, LOG, EPOCH, GLSN(4), 5, True, 6),
+        ChainRead(1, LOG, EPOCH, GLSN(4), 5, True, 6, True),
         telling(),
         telling(b"abc", b"", detail="why"),
         telling(bytes(hot.RUN_BYTES + 1)),

@@ -46,11 +46,13 @@ class ChainSubscription(Delivery, Frontiers):
         fill_after: float = limits.FILL_AFTER_SECONDS,
         wake_at: Callable[[float], None] | None = None,
         reply_bytes: int = limits.SCAN_REPLY_BYTES,
+        verdicts: bool = False,
     ) -> None:
         Delivery.__init__(self, tpid, begin, end, routing, deliver, on_end)
         Frontiers.__init__(self, tpid, routing, new_request, send, mend, complain, fill_after, wake_at)
         self._reply_bytes = reply_bytes
         """How much one read brings, and how much is held of a log stream that is ahead of the others."""
+        self._verdicts = verdicts
         self._stuck: dict[LogStreamID, GLSN] = {}
         """Where a read found a hole. What lies beyond it need not be told again before that is gone."""
 

@@ -45,6 +45,7 @@ from varlog.core.messages import (
     StoredLine,
 )
 from varlog.core.projection import NEVER
+from varlog.core.sifting import sifted
 from varlog.core.writeoncelog import Held, WriteOnceLog
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, TopicID
 
@@ -259,7 +260,8 @@ class ChainReplica(ChainContext):
     def is_readable(self, message: ChainRead) -> bool:
         """Whether nothing stands against a read, and something may be there: then the caller may do it by itself."""
         return (
-            message.epoch == self.log.epoch
+            not message.verdicts
+            and message.epoch == self.log.epoch
             and self.log.trim < message.glsn < self.durable_end
             and self.healthy
             and not self.joins
@@ -317,8 +319,8 @@ class ChainReplica(ChainContext):
         if lines:
             self.scans += 1
             end = GLSN(max(end, lines[-1][0] + lines[-1][2]))
-        part = ChainPart(message.request, self.lsid, 0, self.epoch, tuple(lines), end, seen)
-        self._send(source, part)
+        told = tuple(sifted(lines) if message.verdicts else lines)
+        self._send(source, ChainPart(message.request, self.lsid, 0, self.epoch, told, end, seen))
 
     def _wake(self) -> None:
         """Answer the reads that need not wait any longer."""

@@ -149,6 +149,8 @@ class Frontiers(ABC):
     """See the module's text; what is done with what is found, is said by the classes made of it."""
 
     ended = False
+    _verdicts = False
+    """Nothing else is to be read; of everything else the tails tell only the positions."""
 
     def __init__(
         self,
@@ -317,10 +319,10 @@ class Frontiers(ABC):
 
     def _read(self, frontier: Frontier, most: int, now: float) -> None:
         """Read at the frontier, as soon as there is anything."""
-        lsid, position, seen = frontier.lsid, frontier.position, frontier.seen
+        lsid, position, seen, verdicts = frontier.lsid, frontier.position, frontier.seen, self._verdicts
         frontier.question = self._ask(
             frontier,
-            lambda request, epoch: ChainRead(request, lsid, epoch, position, most, wait=True, seen=seen),
+            lambda request, epoch: ChainRead(request, lsid, epoch, position, most, True, seen, verdicts),
             now,
             READ_TIMEOUT,
         )

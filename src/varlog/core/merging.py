@@ -21,6 +21,9 @@ from varlog.types import GLSN, LogStreamID
 BEYOND: Final = GLSN((1 << 63) - 1)
 """Beyond every position: who is complete to it has nothing more to tell."""
 
+LINE_BYTES: Final = 256
+"""What a line without a batch counts for, that what is held of them is bounded too."""
+
 
 class Chunk(NamedTuple):
     """Consecutive entries of one batch, from `glsn` on: entries `skip` to `skip + count` of the batch."""
@@ -86,7 +89,7 @@ class GlsnMerge:
             end = min(glsn + count, complete_to + 1, source.lost_begin)
             if begin < end:
                 source.chunks.append(Chunk(GLSN(begin), lsid, begin - glsn, end - begin, stored))
-                source.buffered += len(stored[6])
+                source.buffered += len(stored[6]) or LINE_BYTES
         source.raise_to(complete_to)
 
     def quiet(self, lsid: LogStreamID, last_glsn: GLSN, hwm: GLSN) -> None:
@@ -102,7 +105,7 @@ class GlsnMerge:
             for source in self._sources.values():
                 if source.chunks and source.chunks[0].glsn == self.next:
                     chunk = source.chunks.popleft()
-                    source.buffered -= len(chunk.stored[6])
+                    source.buffered -= len(chunk.stored[6]) or LINE_BYTES
                     delivered.append(chunk)
                     self.next = GLSN(self.next + chunk.count)
                     break

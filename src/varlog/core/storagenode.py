@@ -58,6 +58,7 @@ from varlog.core.messages import (
     Unseal,
 )
 from varlog.core.replicalog import CopiedPart
+from varlog.core.sifting import sifted
 from varlog.core.syncing import FetchPlan, Syncing
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, LogStreamID, ReplicaState, StorageNodeID, TopicID, Version
 
@@ -460,7 +461,8 @@ class StorageNode:
             last = glsn + count - 1
             if last < plan.last_glsn:
                 complete_to = GLSN(last)
-        self._send(plan.source, ScanReply(scan.request, scan.lsid, 0, tuple(result), complete_to))
+        lines = tuple(sifted(result) if scan.verdicts else result)
+        self._send(plan.source, ScanReply(scan.request, scan.lsid, 0, lines, complete_to))
 
     def finish_fetch(self, plan: FetchPlan, result: CopiedPart | errors.VarlogError) -> None:
         """Give what the caller has read to a replica that copies."""

@@ -79,6 +79,7 @@ class Subscription(Delivery):
         read_timeout: float = READ_TIMEOUT,
         ask_another: float = ASK_ANOTHER,
         reply_bytes: int = limits.SCAN_REPLY_BYTES,
+        verdicts: bool = False,
     ) -> None:
         super().__init__(tpid, begin, end, routing, deliver, on_end)
         self._new_request = new_request
@@ -89,6 +90,8 @@ class Subscription(Delivery):
         self._ask_another = ask_another
         self._reply_bytes = reply_bytes
         """How much one read brings, and how much is held of a log stream that is ahead of the others."""
+        self._verdicts = verdicts
+        """Nothing else is wanted; of everything else only the positions are told."""
         self._fetches: dict[LogStreamID, _Fetch] = {}
         self._refreshed = 0.0
         self._fruitless = False
@@ -255,4 +258,5 @@ class Subscription(Delivery):
         read = _Read(self._new_request(), snid, now)
         fetch.reads.append(read)
         most = 1 if asked else self._reply_bytes
-        self._send(node_address(snid), Scan(read.request, fetch.lsid, begin, most, wait=True))
+        scan = Scan(read.request, fetch.lsid, begin, most, wait=True, verdicts=self._verdicts)
+        self._send(node_address(snid), scan)

@@ -94,7 +94,7 @@ LAYOUTS: Final[dict[type[Message], str]] = {
     Append: "QQQQQ",
     AppendReply: "QQHQQQIB?",
     AppendReplies: "QQB?QI",
-    Scan: "QQQI?",
+    Scan: "QQQI??",
     ScanReply: "QQHQQIH",
     Replicate: "QQQI",
     ReplicateAck: "QQQ?QQ",
@@ -104,7 +104,7 @@ LAYOUTS: Final[dict[type[Message], str]] = {
     Granted: "QHQQIIH",
     ChainWrite: "QQQI",
     ChainWritten: "QQHQ?IH",
-    ChainRead: "QQQQI?Q",
+    ChainRead: "QQQQI?Q?",
     ChainPart: "QQHQQQQIH",
 }
 """The fixed part of each, in the order of its fields; a batch or payload is what follows. Some differ. `ScanReply`:
@@ -366,6 +366,7 @@ def scan(number: int) -> Codec:
                     message.glsn_begin,
                     message.max_bytes,
                     message.wait,
+                    message.verdicts,
                 )
             )
         )
