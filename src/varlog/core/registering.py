@@ -27,7 +27,7 @@ from varlog.core.messages import (
 from varlog.core.metastate import AnyEntry, MetadataState, Topic
 from varlog.core.projection import NEVER
 from varlog.core.register import Attempt, Named, Register
-from varlog.types import GLSN, Ordering, TopicID, TransactionID
+from varlog.types import GLSN, TopicID, TransactionID
 
 _NEWEST: Final = TransactionID(1 << 64)
 _NOTHING: Final = Register()
@@ -64,7 +64,7 @@ def _topic(state: MetadataState, tpid: TopicID) -> Topic:
 def _after(topic: Topic, request: BeginTransaction) -> GLSN:
     """A position that everything of the transaction comes after. The high watermark is one, and no trim point is above
     it: one that lies below could have been told by who asked before the log was trimmed."""
-    most = topic.hwm if topic.ordering is Ordering.COMMIT else NEVER - 2
+    most = topic.hwm if topic.projection is None else NEVER - 2
     if not 0 <= request.after <= most:
         raise errors.InvalidArgument(f"a transaction cannot begin after {request.after}, which was never given out")
     return max(request.after, topic.hwm)
