@@ -13,8 +13,10 @@ from tests.metarepo.etcds import own_prefix
 from tests.metarepo.rigs import CID, pump
 from varlog import errors
 from varlog.core.messages import (
+    BeginTransaction,
     CreateStream,
     CreateTopic,
+    EndTransaction,
     Message,
     ProposeProjection,
     RegisterManager,
@@ -34,7 +36,7 @@ from varlog.metarepo.journal import Journal
 from varlog.metarepo.offline import OfflineStore
 from varlog.metarepo.stores import open_etcd
 from varlog.storage.files import OSFileSystem
-from varlog.types import GLSN, ClusterID, Epoch, LogStreamID, Ordering, StorageNodeID, Term, TopicID
+from varlog.types import GLSN, ClusterID, Epoch, LogStreamID, Ordering, StorageNodeID, Term, TopicID, TransactionID
 
 FS = OSFileSystem()
 TIME = 1_700_000_000
@@ -65,6 +67,24 @@ def load(path: Path) -> tuple[MetadataState, Term]:
     return repository.state, repository.term
 
 
+def transact(path: Path) -> MetadataState:
+    """Let a metadata repository on that journal begin two transactions of topic 1, of which one commits; its state."""
+    journal = Journal.open(FS, str(path), CID)
+    repository = MetadataRepository(journal, lambda *_: None, lambda _: None)
+    repository.campaign(0.0)
+    pump(journal)
+    for name in ("committed", "open"):
+        repository.on_message("client", BeginTransaction(1, TopicID(1), name, "token", GLSN(0), 1000, 7), 3.0)
+        pump(journal)
+    txid = TransactionID(repository.state.version - 1)
+    repository.on_message("client", EndTransaction(2, TopicID(1), txid, True, GLSN(5)), 4.0)
+    pump(journal)
+    journal.close()
+    register = repository.state.registers[TopicID(1)]
+    assert (list(register.names), [one.name for one in register.open.values()]) == (["committed"], ["open"])
+    return repository.state
+
+
 async def taken_from(path: Path) -> Backup:
     async with offline.opened(str(path), FS) as store:
         return await backup.take(store, TIME)
@@ -87,6 +107,14 @@ def test_M4_what_is_restored_is_what_was_backed_up(topics: int, tmp_path: Path) 
     assert found == state
     assert term > written.term > taken.term
     assert decide(tmp_path / "new", 1, first=topics + 1).version == state.version + 1  # its manager is on record
+
+
+@pytest.mark.parametrize("topics", [3, SNAPSHOT_EVERY + 20], ids=["entries", "snapshot"])
+def test_transactions_are_backed_up_and_restored(topics: int, tmp_path: Path) -> None:
+    decide(tmp_path / "old", topics)
+    state = transact(tmp_path / "old")
+    asyncio.run(put_into(tmp_path / "new", asyncio.run(taken_from(tmp_path / "old"))))
+    assert load(tmp_path / "new")[0] == state
 
 
 def test_S2_projections_and_sequencers_are_backed_up_and_restored(tmp_path: Path) -> None:
@@ -243,7 +271,8 @@ def asked(etcd: EtcdCluster, where: str, do: Callable[[OfflineStore], Coroutine[
 
 
 def test_M4_metadata_goes_from_a_journal_to_etcd_and_back(tmp_path: Path, etcd: EtcdCluster) -> None:
-    state = decide(tmp_path / "old", SNAPSHOT_EVERY + 20)
+    decide(tmp_path / "old", SNAPSHOT_EVERY + 20)
+    state = transact(tmp_path / "old")
     taken = asyncio.run(taken_from(tmp_path / "old"))
     where = on_etcd(etcd)
     checkpoint = backup.checkpoint_of(taken.keys)
