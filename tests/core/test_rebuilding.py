@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from tests.core.pasts import BYTES, NODES, TOPIC, Past, node
 from varlog.core.metastate import Checkpoint, MetadataState, Node, Stream, Topic
 from varlog.core.rebuilding import VERSIONS_SKIPPED, Wishes, loose_of, rebuild
+from varlog.core.register import Attempt, Register
 from varlog.core.surveys import NodeSurvey
 from varlog.errors import InvalidArgument, SurveysDisagree, SurveysIncomplete
-from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, Version
+from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus, TopicID, TransactionID, Version
 
 NAMED = Wishes({TOPIC: "log"})
 LOST = NAMED._replace(declare_lost=True)
@@ -228,6 +229,23 @@ def test_a_backup_tells_what_nodes_do_not_know(past: Past) -> None:
     assert (topic.hwm, state.nodes[StorageNodeID(1)].address) == (10, "host:9091")
     assert rebuilt.remarks == ["topic 'gone' is in the backup, and no storage node holds anything of it: left out"]
     assert (state.version, state.next_lsid > 70, state.next_tpid > 8) == (5_000_000 + VERSIONS_SKIPPED, True, True)
+
+
+def test_a_backup_tells_what_was_committed_under_the_names_of_transactions(past: Past) -> None:
+    known = MetadataState(version=Version(20))
+    register, nothing = Register(), Register()
+    for txid, name in ((15, "committed"), (16, "open")):
+        register.begin(Attempt(TransactionID(txid), name, "token", 5, GLSN(3), 1000, 0))
+    register.end(TransactionID(15), True, GLSN(4))
+    known.topics[TOPIC] = Topic(TOPIC, "log", 3, 2)
+    known.registers = {TOPIC: register, TopicID(7): nothing}
+    assert rebuild(past.surveys(), Wishes()).checkpoint.state.registers == {}
+    rebuilt = rebuild(past.surveys(), Wishes(known=known))
+    assert rebuilt.checkpoint.state.registers == {TOPIC: register}
+    assert rebuilt.remarks == [
+        "topic 'log': what was committed under the names of transactions is known up to the backup; what was since is "
+        "written again if it is replayed"
+    ]
 
 
 def test_O1_nothing_that_a_backup_knows_of_is_passed_over(past: Past) -> None:

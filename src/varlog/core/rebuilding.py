@@ -12,9 +12,9 @@ Nothing is guessed:
 - A position that some cut gave, and that no commit context names the entry of, may belong to one of those, or to a node
   that is missing. It is declared lost, and only if that is wanted: readers then get an error there, and never silence.
 - Where two nodes contradict each other, nothing is made.
-- What storage nodes do not know is taken from an older backup if there is one: names, archives, wanted replicas. And
-  nothing that it knows of is passed over: a node that ran a log stream then, and of which nobody has told since, is
-  asked for; no epoch or position falls below the backup's.
+- What storage nodes do not know is taken from an older backup if there is one: names, archives, wanted replicas, the
+  register of transactions. And nothing that it knows of is passed over: a node that ran a log stream then, and of which
+  nobody has told since, is asked for; no epoch or position falls below the backup's.
 
 Topics that a sequencer orders have no commit contexts: see `chainrebuilding`.
 
@@ -126,6 +126,7 @@ def rebuild(surveys: Sequence[NodeSurvey], wishes: Wishes) -> Rebuilt:
     topics = _topics(ran, returned, wishes, state)
     remarks += [one.remark for one in returned if one.remark]
     remarks += _forgotten(state, wishes.known, returned)
+    remarks += _add_registers(state, wishes.known)
     return Rebuilt(Checkpoint(state, held), topics, [one for stream in ran for one in stream.loose()], remarks)
 
 
@@ -495,6 +496,19 @@ def _forgotten(state: MetadataState, known: MetadataState | None, returned: Iter
     return [
         *(f"topic {name!r} is in the backup, and no storage node holds anything of it: left out" for name in topics),
         *(f"log stream {lsid} is in the backup, and no storage node has a replica of it: left out" for lsid in streams),
+    ]
+
+
+def _add_registers(state: MetadataState, known: MetadataState | None) -> list[str]:
+    """What became of a transaction is in the log, but under which name and number it was is not."""
+    if known is None:
+        return []
+    state.registers = {tpid: register for tpid, register in known.registers.items() if tpid in state.topics}
+    return [
+        f"topic {state.topics[tpid].name!r}: what was committed under the names of transactions is known up to the "
+        "backup; what was since is written again if it is replayed"
+        for tpid, register in sorted(state.registers.items())
+        if register.names or register.open
     ]
 
 
