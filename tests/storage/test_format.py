@@ -176,6 +176,8 @@ def test_the_layout_of_positions_is_as_documented() -> None:
     )
 
 
+BATCH = batch.encode([b"one"])
+CHECK = fmt.batch_check(BATCH)
 SAMPLES: dict[str, tuple[bytes, Callable[[Any], object]]] = {
     "segment header": (
         fmt.encode_segment_header(LogStreamIdentity._make((1, 2, 3, 4)), Ordering.SEQUENCER, 5, LLSN(6), 7, 8),
@@ -204,6 +206,10 @@ SAMPLES: dict[str, tuple[bytes, Callable[[Any], object]]] = {
     "frame header": (
         fmt.encode_frame_header(4096, 1, FrameKind.BATCH, 80, 2, 3, 4, 5, 6, 7, 8)[0],
         lambda data: fmt.decode_frame_header(memoryview(data), 0, 4096),
+    ),
+    "batch in its frame": (
+        fmt.encode_frame_header(4096, 1, FrameKind.BATCH, len(BATCH), 1, CHECK, 4, 5, 6, 7, 8)[0] + BATCH,
+        lambda data: fmt.batch_of_frame(data, 4096, (1, CHECK, 5, 7, 8)),
     ),
 }  # fmt: skip
 
@@ -247,6 +253,13 @@ def test_a_batch_is_bound_to_its_frame() -> None:
     assert fmt.is_body_whole(header, memoryview(one))
     assert not fmt.is_body_whole(header, memoryview(other))
     assert not fmt.is_body_whole(header, memoryview(one[:-8]))
+    expected = (1, fmt.batch_check(one), 1, 0, 1)
+    assert fmt.batch_of_frame(encoded + one, 0, expected) == (1, one)
+    assert fmt.batch_of_frame(encoded + other, 0, expected) is None
+    assert fmt.batch_of_frame(encoded + one, 8, expected) is None
+    for number in range(len(expected)):
+        changed = (*expected[:number], expected[number] + 1, *expected[number + 1 :])
+        assert fmt.batch_of_frame(encoded + one, 0, changed) is None
     for bit in range(8 * len(one)):
         damaged = bytearray(one)
         damaged[bit // 8] ^= 1 << bit % 8

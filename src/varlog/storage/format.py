@@ -98,6 +98,7 @@ _MEMBERS: Final = Struct("<II")
 _CONTEXT: Final = Struct("<QQQQQQQ")
 _INDEX: Final = Struct("<QQ")
 _BATCH_START: Final = Struct("<II")
+_BATCH_FRAME: Final = Struct(_FRAME.format + _BATCH_START.format[1:])
 
 SEGMENT_HEADER_BYTES: Final = _SEGMENT.size
 FRAME_HEADER_BYTES: Final = _FRAME.size
@@ -412,6 +413,25 @@ def decode_frame_header(view: memoryview, at: int, offset: int) -> FrameHeader |
     if reserved or reserved_too or kind not in _KINDS or length % ALIGNMENT:
         return None
     return FrameHeader(crc, prev, kind, length, count, check, synced, llsn, epoch, prev_sequence, nonce)
+
+
+def batch_of_frame(frame: bytes, offset: int, expected: tuple[int, ...]) -> tuple[int, memoryview] | None:
+    """Epoch and batch of a frame at `offset` of its file, if it is whole, and has the count, check, LLSN, previous
+    sequence and nonce that are expected: `decode_frame_header` and `is_body_whole` in one, for who reads one frame."""
+    size = len(frame)
+    if size < FRAME_HEADER_BYTES + record_batch.HEADER_BYTES or size % ALIGNMENT:
+        return None
+    (magic, crc, _, kind, reserved, reserved_too, length, count, check, _, llsn, epoch, prev_sequence, nonce,
+     batch_magic, stated) = _BATCH_FRAME.unpack_from(frame)  # fmt: skip
+    if (count, check, llsn, prev_sequence, nonce) != expected or stated != check:
+        return None
+    fixed = _FRAME_MAGIC_NUMBER, _BATCH, 0, 0, record_batch.MAGIC
+    if (magic, kind, reserved, reserved_too, batch_magic) != fixed or length + FRAME_HEADER_BYTES != size:
+        return None
+    view = memoryview(frame)
+    if crc32c(view[8:FRAME_HEADER_BYTES], offset & 0xFFFFFFFF) != crc or crc32c(view[_BATCH_FRAME.size :]) != check:
+        return None
+    return epoch, view[FRAME_HEADER_BYTES:]
 
 
 def batch_check(batch: Buffer) -> int:

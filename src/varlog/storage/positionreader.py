@@ -14,11 +14,13 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Final, NamedTuple
 
 from varlog import limits
 from varlog.errors import Corrupt
+from varlog.storage import format as fmt
 from varlog.storage.files import File, FileSystem
 from varlog.storage.positions import ANY_SIZE, Line, PositionIndex, within
 from varlog.storage.positionsegment import PositionSegment
@@ -35,6 +37,7 @@ RUNS_LOOK: Final = 4 * limits.SEGMENT_RECORDS
 _GAP: Final = 64 * limits.KIB
 """Bytes that nobody asked for are read if they lie between others and are no more than this."""
 _NO_VERSION: Final = Version(0)
+_new_stored: Final = partial(tuple.__new__, StoredBatch)
 
 
 class Found(NamedTuple):
@@ -144,7 +147,8 @@ class PositionReader(Residents[PositionIndex]):
         return [batches[one.line.glsn] for one in found]
 
     def read_one(self, segments: Sequence[PositionSegment], glsn: int, written: Written) -> StoredBatch | None:
-        """The batch that has a position, if it is in the files and its index in memory."""
+        """The batch that has a position, if it is in the files, sound, and its index in memory; what is wrong else,
+        `read` finds out."""
         last = len(segments) - 1
         number = bisect_right(segments, glsn, hi=max(last, 0), key=_reach)
         while number <= last:
@@ -157,8 +161,8 @@ class PositionReader(Residents[PositionIndex]):
                 if index is None:
                     return None
                 with self._guard:
-                    line = index.line(index.first(glsn))
-                if line is not None and line.glsn <= glsn and line.end <= segment.end:
+                    line = index.at(glsn)
+                if line is not None and line.glsn + line.count <= segment.end:
                     return self._read_line(segment, line, written)
             number += 1
         return None
@@ -167,13 +171,16 @@ class PositionReader(Residents[PositionIndex]):
         seq, offset = written
         if segment.seq > seq or (segment.seq == seq and offset is not None and line.offset >= offset):
             return None
+        glsn, time, count, check, begin, size = line
         resident = self.take(segment)
         try:
-            frame = next(read_run(resident.file, segment, [(line.glsn, line.offset, line.size)]))
+            frame = resident.file.pread(size, begin)
+        except OSError:
+            return None
         finally:
             self.give_back(resident)
-        _check(frame, line, segment)
-        return _stored(line, frame)
+        found = fmt.batch_of_frame(frame, begin, (count, check, glsn, time, segment.nonce))
+        return None if found is None else _new_stored((glsn, glsn, count, found[0], _NO_VERSION, time, found[1]))
 
 
 def _joined(runs: Iterable[tuple[int, int]], most: int, told: int) -> tuple[list[tuple[int, int]], int]:

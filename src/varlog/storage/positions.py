@@ -15,6 +15,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import accumulate, pairwise
 from operator import add
 from typing import Final, NamedTuple
@@ -39,6 +40,9 @@ class Line(NamedTuple):
     @property
     def end(self) -> int:
         return self.glsn + self.count
+
+
+_new_line: Final = partial(tuple.__new__, Line)
 
 
 class PositionIndex:
@@ -110,6 +114,14 @@ class PositionIndex:
         middle = (number + last) // 2
         self._add_runs(number, middle, runs)
         self._add_runs(middle, last, runs)
+
+    def at(self, glsn: int) -> Line | None:
+        """The batch that has a position."""
+        number = bisect_right(self._glsns, glsn) - 1
+        if number < 0 or self._glsns[number] + self._counts[number] <= glsn:
+            return None
+        glsns, times, counts, checks, offsets, sizes = self._columns
+        return _new_line((glsns[number], times[number], counts[number], checks[number], offsets[number], sizes[number]))
 
     def line(self, number: int) -> Line | None:
         return Line._make([column[number] for column in self._columns]) if number < len(self._glsns) else None

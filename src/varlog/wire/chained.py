@@ -250,8 +250,22 @@ def chain_read(number: int) -> Codec:
 def chain_part(number: int) -> Codec:
     pack, unpack, head = fixed_part(ChainPart)
     step = STORED.size
+    pack_one = Struct(FRAME + LAYOUTS[ChainPart] + STORED_FIELDS).pack
+    unpack_one = Struct("<" + LAYOUTS[ChainPart] + STORED_FIELDS).unpack_from
+    one = head + step
 
     def encode(message: ChainPart, out: Out) -> int:
+        if len(message.batches) == 1 and not message.detail:
+            ((glsn, llsn, count, epoch, version, time, batch),) = message.batches
+            length = len(batch)
+            if length <= SMALL_BATCH:
+                size = one + length
+                fixed = pack_one(
+                    size, number, 0, message.request, message.lsid, message.code, message.epoch, message.end,
+                    message.seen, message.first, 1, 0, glsn, llsn, count, epoch, version, time, length,
+                )  # fmt: skip
+                out(sealed(b"".join((fixed, batch))))
+                return HEADER_BYTES + size
         detail = message.detail.encode("utf-8", "replace")[:MAX_DETAIL_BYTES]
         batches: list[Buffer] = []
         fields: list[int] = []
@@ -290,7 +304,13 @@ def chain_part(number: int) -> Codec:
         return ChainPart(request, lsid, code, own, tuple(batches), written_end, seen, first, detail)
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
-        """Copies the body once; the batches refer into the copy."""
+        """Copies the body once; the batches refer into the copy. A small one that comes alone is all that is copied."""
+        if one <= end - begin <= one + SMALL_BATCH:
+            (request, lsid, code, own, written_end, seen, first, n, told,
+             glsn, llsn, count, epoch, version, time, length) = unpack_one(view, begin)  # fmt: skip
+            if n == 1 and not told and begin + one + length == end:
+                line = glsn, llsn, count, epoch, version, time, view[begin + one : end].tobytes()
+                return ChainPart(request, lsid, code, own, (line,), written_end, seen, first)
         return adopt(memoryview(view[begin:end].tobytes()), 0, end - begin)
 
     return Codec(encode, decode, adopt, head, MAX_CHAIN_ANSWER)
