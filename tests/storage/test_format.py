@@ -254,7 +254,7 @@ def test_a_batch_is_bound_to_its_frame() -> None:
     assert not fmt.is_body_whole(header, memoryview(other))
     assert not fmt.is_body_whole(header, memoryview(one[:-8]))
     expected = (1, fmt.batch_check(one), 1, 0, 1)
-    assert fmt.batch_of_frame(encoded + one, 0, expected) == (1, one)
+    assert fmt.batch_of_frame(encoded + one, 0, expected) == (1, memoryview(one))
     assert fmt.batch_of_frame(encoded + other, 0, expected) is None
     assert fmt.batch_of_frame(encoded + one, 8, expected) is None
     for number in range(len(expected)):
