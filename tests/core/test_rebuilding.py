@@ -246,6 +246,17 @@ def test_a_backup_tells_what_was_committed_under_the_names_of_transactions(past:
     assert remark.startswith("topic 'log': what was committed under the names of transactions is known up to the")
 
 
+def test_rule14_a_transaction_that_a_backup_calls_open_has_ended_if_the_log_is_trimmed_beyond(past: Past) -> None:
+    known = MetadataState(version=Version(20))
+    known.topics[TOPIC] = Topic(TOPIC, "log", 3, 2)
+    known.registers[TOPIC] = Register()
+    for txid, after in ((15, 3), (16, 4)):
+        known.registers[TOPIC].begin(Attempt(TransactionID(txid), "n", "token", 5, GLSN(after), 1000, 0))
+    rebuilt = rebuild(past.surveys(trim=4), Wishes(known=known)).checkpoint.state
+    assert rebuilt.topics[TOPIC].trim == 4
+    assert list(rebuilt.registers[TOPIC].open) == [16]
+
+
 def test_O1_nothing_that_a_backup_knows_of_is_passed_over(past: Past) -> None:
     """Log stream 2 had moved to nodes 4 and 5 when the backup was made; what node 1 to 3 have of it is older."""
     known = MetadataState(version=Version(20))

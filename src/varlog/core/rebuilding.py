@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from copy import deepcopy
 from typing import Final, NamedTuple
 
 import msgspec
@@ -500,10 +501,14 @@ def _forgotten(state: MetadataState, known: MetadataState | None, returned: Iter
 
 
 def _add_registers(state: MetadataState, known: MetadataState | None) -> list[str]:
-    """What became of a transaction is in the log, but under which name and number it was is not."""
+    """What became of a transaction is in the log, but under which name and number it was is not. One that begins before
+    the trim point has ended since the backup: nothing is trimmed of one that is open."""
     if known is None:
         return []
-    state.registers = {tpid: register for tpid, register in known.registers.items() if tpid in state.topics}
+    state.registers = {tpid: deepcopy(register) for tpid, register in known.registers.items() if tpid in state.topics}
+    for tpid, register in state.registers.items():
+        for attempt in [one for one in register.open.values() if one.after < state.topics[tpid].trim]:
+            register.end(attempt.txid, False, attempt.after)
     return [
         f"topic {state.topics[tpid].name!r}: what was committed under the names of transactions is known up to the "
         "backup; what was since is written again if it is replayed"
