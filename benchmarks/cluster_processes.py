@@ -8,7 +8,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -52,6 +53,24 @@ def _busy_seconds() -> float:
         int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
     )
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def placed(*, together: bool) -> Iterator[None]:
+    """Meanwhile this process has a core to itself and those it started have another one, or all have the same.
+
+    Where the kernel puts two that wait for each other depends on what they did before, and a frame there and back takes
+    twice as long between two cores: what is compared has to be placed alike."""
+    allowed = os.sched_getaffinity(0)
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    try:
+        for pid in map(int, children):
+            os.sched_setaffinity(pid, {max(allowed)})
+        os.sched_setaffinity(0, {max(allowed) if together else min(allowed)})
+        yield
+    finally:
+        for pid in (0, *map(int, children)):
+            os.sched_setaffinity(pid, allowed)
 
 
 def in_words(shares: Mapping[str, float], rate: float) -> str:

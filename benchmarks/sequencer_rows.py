@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from operator import attrgetter
 from statistics import median
 from time import perf_counter
 from typing import Final
@@ -17,6 +18,7 @@ from typing import Final
 from benchmarks import cluster_load
 from benchmarks.bare_frames import CLUSTER, IN_FLIGHT, PAYLOAD, SECRET
 from benchmarks.cluster_load import Appended, Load
+from benchmarks.cluster_processes import placed
 from benchmarks.cluster_rows import MB, REPLICAS, SECONDS, Limits, between
 from benchmarks.harness import Row, against_limit
 from varlog import limits
@@ -171,7 +173,9 @@ async def commit_rows(log: Log) -> list[Row]:
     small = await cluster_load.append_for(log, Load(100, 1, 256), SECONDS)
     large = await cluster_load.append_for(log, Load(1024, 100, 128), SECONDS)
     alone = await cluster_load.append_for(log, Load(100, 1, 1), SECONDS)
-    reads = await read_seconds(log, await written(log))
+    positions = await written(log)
+    with placed(together=True):
+        reads = await read_seconds(log, positions)
     note = "of a topic that commits order"
     return [
         Row("commit-append-100-b1-c256", small.entries_per_second, "entries/s", note=note),
@@ -197,7 +201,8 @@ async def read_seconds(log: Log, positions: list[int]) -> float:
 
 
 async def read_row(log: Log, echo_address: str) -> Row:
-    """One read at a time, at the tail of the chain, against a bare frame there and back."""
+    """One read at a time, at the tail of the chain, against a bare frame there and back: where the client has a core to
+    itself, and where it shares one with all servers. What is worse counts."""
     positions = await written(log)
     asking = Asking()
     echo = await dial(echo_address, Identity(CLUSTER, Role.CLIENT), Role.STORAGE_NODE, SECRET, asking)
@@ -214,7 +219,14 @@ async def read_row(log: Log, echo_address: str) -> Row:
             assert isinstance(pong, Pong)
         return median(took) * 1e6
 
-    row = against_limit("seq-read", "us", await between(value, limit), "a bare frame's round trip", "<=", 2.5)
+    rows = []
+    for where in ("on two cores", "on one core"):
+        with placed(together=where == "on one core"):
+            rounds = await between(value, limit)
+        row = against_limit("seq-read", "us", rounds, "a bare frame's round trip", "<=", 2.5)
+        rows.append(replace(row, note=f"client and servers {where}"))
     echo.close()
     await echo.gone()
-    return replace(row, note="p50 of `read` of one position with nothing else in flight")
+    better, worse = sorted(rows, key=attrgetter("ratio"))
+    other = f"{better.note} {better.value:.0f} us, {better.ratio:.2f} x"
+    return replace(worse, note=f"p50 of `read` of one position with nothing else in flight; {worse.note}; {other}")
