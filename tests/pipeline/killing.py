@@ -66,10 +66,11 @@ def kill(cluster: Path, topic: str, uri: Path, when: Kill) -> None:
         ended = subprocess.run(command, cwd=ROOT, check=False, stdout=said, stderr=said, timeout=SECONDS)
     assert ended.returncode == -signal.SIGKILL, uri.with_name(f"{uri.name}.log").read_text()
     if pid_file.exists():
-        _wait_for_end(int(pid_file.read_text()))
+        wait_for_end(int(pid_file.read_text()))
 
 
-def _wait_for_end(pid: int) -> None:
+def wait_for_end(pid: int) -> None:
+    """Until a process of somebody else's has ended."""
     try:
         process = os.pidfd_open(pid)
     except ProcessLookupError:

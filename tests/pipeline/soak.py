@@ -1,10 +1,10 @@
-"""The archive job, killed at every step: what `make soak` adds to the tests.
+"""The archive job and `materialize`, killed at every step: what `make soak` adds to the tests.
 
     python -m tests.pipeline.soak
 
 For each step a topic is written, the driver of a job that archives and trims it is killed there, the job is run again,
-and the archive is compared with what was written. Then the job is run on a disk that is too small for it, in a name
-space of its own.
+and the archive is compared with what was written. The same for a table of latest values. Then the job is run on a disk
+that is too small for it, in a name space of its own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from pathlib import Path
 from time import monotonic
 
 import varlog.sync
+from tests.pipeline import materializing
 from tests.pipeline.archives import check, wanted
 from tests.pipeline.killing import COUNT, ROOT, SECONDS, Kill, check_killed, kill
 from tests.spark.topics import Topic, small_cluster
 from varlog.pipeline.archive import archive
+from varlog.pipeline.materialize import materialize
 from varlog.spark import session
 from varlog.spark.connections import connections
 
@@ -51,6 +53,26 @@ def play(cluster: Path, directory: Path, when: Kill) -> None:
     tell(f": {monotonic() - begun:.1f} s\n")
 
 
+def play_materialize(cluster: Path, directory: Path, when: materializing.Kill) -> None:
+    """One kill of the driver that keeps a table."""
+    begun = monotonic()
+    tell(f"materialize, killed at {when.name}")
+    topic, uri = Topic(cluster, f"table-{when.name}"), directory / f"table-{when.name}"
+    with varlog.sync.admin(cluster) as admin:
+        admin.add_topic(topic.name, streams=2)
+    entries = materializing.write(topic)
+    materializing.kill(cluster, topic.name, uri, when)
+    done = when.committed * materializing.PER_BATCH
+    assert materializing.table_of(uri) == materializing.latest(entries[:done])
+    materialize(
+        topic.connection,
+        materializing.wanted(uri),
+        lambda: session("soak", master="local[2]", log_file=directory / "spark.log"),
+    )
+    assert materializing.table_of(uri) == materializing.latest(entries)
+    tell(f": {monotonic() - begun:.1f} s\n")
+
+
 def play_full(directory: Path) -> None:
     """The job on a disk that runs full."""
     begun = monotonic()
@@ -74,6 +96,8 @@ def main() -> None:
         try:
             for when in Kill:
                 play(cluster.path, directory, when)
+            for step in materializing.Kill:
+                play_materialize(cluster.path, directory, step)
             connections.close()
         finally:
             asyncio.run(cluster.stop())

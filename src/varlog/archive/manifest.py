@@ -179,14 +179,7 @@ class Manifest:
 
     def sync(self) -> None:
         """Make durable all that was committed up to now, by anyone."""
-        if not self._place.is_local:
-            return
-        names = {info.base_name for info in self._place.listed(LOG)}
-        fresh = {name for name in names - self._synced if name.endswith((".json", ".parquet"))}
-        if fresh:
-            # The pointer to the newest checkpoint is the one file of a table that changes.
-            self._place.sync(f"{LOG}/{name}" for name in sorted(fresh | (names & {"_last_checkpoint"})))
-        self._synced = names
+        self._synced = self._place.sync_log(self._synced)
 
 
 def check_consecutive(ranges: Sequence[Range], first: int, where: str) -> None:

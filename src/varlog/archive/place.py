@@ -1,6 +1,6 @@
-"""Where an archive is: a directory, or a prefix of an object store.
+"""Where an archive is, or another table of ours: a directory, or a prefix of an object store.
 
-An archive is named by a path or by a URI. Data files go through `pyarrow.fs`, the table's log through `deltalake`; both
+It is named by a path or by a URI. Data files go through `pyarrow.fs`, the table's log through `deltalake`; both
 reach object stores by themselves, so `Place` only says what each of them is to be told, and knows what a local disk
 needs besides: nothing is durable there before file and directory were synced, and a file appears under its name whole
 or not at all because it is renamed when it is done. An object store gives both by itself: an object is there, durably,
@@ -57,26 +57,27 @@ def _checked(path: str) -> str:
 
 
 class Place:
-    """The place of one archive. Paths in it are relative."""
+    """The place of one archive, or of what else `what` says. Paths in it are relative."""
 
-    def __init__(self, uri: str, filesystem: Any, root: str, *, is_local: bool) -> None:
+    def __init__(self, uri: str, filesystem: Any, root: str, *, is_local: bool, what: str = "archive") -> None:
         self.uri = uri
         """As `resolve` gives it; also what deltalake is told."""
         self.filesystem = filesystem
         self.is_local = is_local
         self._root = root
+        self._what = what
 
     @classmethod
-    def of(cls, uri: str) -> Place:
+    def of(cls, uri: str, what: str = "archive") -> Place:
         """The place that is meant by a path or a URI."""
         resolved = resolve(uri)
         if "://" not in resolved:
-            return cls(resolved, fs.LocalFileSystem(), resolved, is_local=True)
+            return cls(resolved, fs.LocalFileSystem(), resolved, is_local=True, what=what)
         try:
             filesystem, root = fs.FileSystem.from_uri(resolved)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InvalidArgument(f"{uri}: {error}; use a path, or a URI such as s3://bucket/prefix") from None
-        return cls(resolved, filesystem, root, is_local=False)
+        return cls(resolved, filesystem, root, is_local=False, what=what)
 
     def path(self, relative: str) -> str:
         """A path in it as the file system knows it."""
@@ -102,6 +103,17 @@ class Place:
                 _sync_file(path)
             for directory in directories:
                 OSFileSystem().sync_dir(directory)
+
+    def sync_log(self, synced: set[str]) -> set[str]:
+        """Make the table's log durable, all of it but the files that are known to be; those that are so now."""
+        if not self.is_local:
+            return synced
+        names = {info.base_name for info in self.listed(LOG)}
+        fresh = {name for name in names - synced if name.endswith((".json", ".parquet"))}
+        if fresh:
+            # The pointer to the newest checkpoint is the one file of a table that changes.
+            self.sync(f"{LOG}/{name}" for name in sorted(fresh | (names & {"_last_checkpoint"})))
+        return names
 
     def rename(self, source: str, target: str) -> None:
         """Give a complete and durable file its name, durably."""
@@ -144,9 +156,9 @@ class Place:
             number = int(found[1])
         first_line = str(error).partition("\n")[0]
         if number in _NO_SPACE:
-            return DiskFull(f"no space is left for the archive at {self.uri}: {first_line}; free some, then go on")
+            return DiskFull(f"no space is left for the {self._what} at {self.uri}: {first_line}; free some, then go on")
         if number in _NOT_ALLOWED:
-            return NotWritable(f"the archive at {self.uri} cannot be written: {first_line}")
+            return NotWritable(f"the {self._what} at {self.uri} cannot be written: {first_line}")
         return error
 
 

@@ -97,6 +97,7 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "archive": manual_pipeline.ARCHIVE,
             "restore": manual_pipeline.RESTORE,
             "audit": manual_pipeline.AUDIT,
+            "materialize": manual_pipeline.MATERIALIZE,
         },
     ),
     "metadata": (

@@ -7,7 +7,7 @@ from typing import Final
 from varlog.cli.manual import Page
 
 PIPELINE: Final = Page(
-    """Put a topic away, bring it back, prove it whole: jobs on Spark.
+    """Put a topic away, bring it back, prove it whole, make a table of it: jobs on Spark.
 
 Each is a PySpark application: it runs here, on as many cores as there are, or
 with --master on a Spark cluster, or by spark-submit. It may be stopped or
@@ -96,5 +96,37 @@ bytes, seconds, tasks, more_findings,
     node; 0 the archive, -1 the topic as a whole), fault, detail
   copies: copy, role, log_stream, first, last, rows, bytes, commits, differing
     (cells of some thousand positions), remark
+""",
+)
+
+MATERIALIZE: Final = Page(
+    """Keep a table of the latest value of every key that JSON entries name.
+
+The table is a directory, or a prefix of an object store: Parquet files, listed
+as a Delta table, with the columns key, value, glsn, timestamp. It has each key
+once, with the value of its last entry (by GLSN), up to the greatest GLSN in the
+table. It is continued where it ends by whoever runs this next; one at a time.
+With --follow it goes on as the log grows.
+
+An entry that is not JSON, or has no key there or null, is passed over and
+counted; one that has a key and no value makes the value null. Keys and values
+are text: an object or an array is its JSON.
+
+It may be killed at any point. Ctrl-C and SIGTERM stop it; SIGTERM lets it
+finish what it is writing.
+""",
+    """Examples
+
+    varlog pipeline materialize /tables/customers --topic orders \\
+      --key customer.id --value customer
+
+  for ever, a commit every minute at most:
+    varlog pipeline materialize /tables/customers --topic orders \\
+      --key customer.id --follow --every 60
+
+JSON: an object for each commit (event: committed, begin, end, entries, ignored,
+keys, version, seconds), and at the end one (event: summary) with topic, table,
+end, keys, bytes, files, version, batches, entries, ignored, changed, removed,
+seconds.
 """,
 )

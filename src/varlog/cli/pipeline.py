@@ -127,6 +127,48 @@ def audit_pipeline(
         return run(connection_of(at), archive, report, start, at.output)
 
 
+def materialize_pipeline(
+    table: Place,
+    /,
+    *,
+    key: Annotated[str, Parameter(metavar="PATH")],
+    value: Annotated[str | None, Parameter(metavar="PATH", show_default=False)] = None,
+    follow: Annotated[Flag, Parameter(name=["--follow", "-f"])] = False,
+    every: Seconds = 10.0,
+    parts: Positive = 8,
+    positions_per_batch: Positive = 1_000_000,
+    checkpoint: Annotated[str | None, Parameter(metavar="WHERE", show_default=False)] = None,
+    master: Master = None,
+    at: Topic = USUAL_TOPIC,
+) -> int:
+    """Keep a table of latest values.
+
+    Parameters
+    ----------
+    table
+        The table: a path, or a URI.
+    key
+        Where an entry has its key: customer.id, items[0].sku.
+    value
+        Where it has its value; without it the whole entry is the value.
+    follow
+        Go on as the log grows.
+    every
+        With --follow: the least time from one commit of the table to the next.
+    parts
+        How many files the table has, and how many partitions the state; decided when the table is made.
+    positions_per_batch
+        How many positions of the log are merged into the table at a time, at most.
+    checkpoint
+        Where Spark keeps how far it is, and its state; without it _checkpoint in the table's directory.
+    """
+    from varlog.pipeline.materialize import Wanted, run  # noqa: PLC0415  # it needs an extra, and is large
+
+    wanted = Wanted(table, key, value, parts, checkpoint, follow, every, positions_per_batch)
+    with spark_of("materialize", master, at.output) as start:
+        return run(connection_of(at), wanted, start, at.output)
+
+
 def connection_of(at: Topic) -> Connection:
     """How the processes of Spark reach the topic that is meant."""
     from varlog.spark.options import Connection  # noqa: PLC0415
