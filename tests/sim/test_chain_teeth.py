@@ -14,7 +14,7 @@ from varlog.sim.runner import run_checked
 from varlog.types import Ordering
 
 SEEDS = 60
-PATH = RUNS[Ordering.SEQUENCER]
+PATH = RUNS[Ordering.SEQUENCER, False]
 
 
 @pytest.mark.timeout(300)

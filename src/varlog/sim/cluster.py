@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from operator import attrgetter
 from random import Random
@@ -115,7 +115,7 @@ class Cluster:
         self.history = History(lambda: world.now)
         if shape.first > 1:  # what comes before counts as trimmed
             self.history.ok(self.history.invoke("operator", Kind.TRIM, TOPIC, position=shape.first - 1))
-        self._shared = Shared(self.network, self.history, self._observe)
+        self.shared = Shared(self.network, self.history, self._observe)
         self._rng = world.rng("cluster")
         self.store = self._make_store()
         self.nodes = [self._make_node(StorageNodeID(number + 1)) for number in range(shape.nodes)]
@@ -191,7 +191,7 @@ class Cluster:
         return ManagerHost(process, self.network, (), (), self.shape.replication_factor, self._outsider)
 
     def _make_clients(self) -> list[ClientHost]:
-        shape, shared, rng = self.shape, self._shared, self._rng
+        shape, shared, rng = self.shape, self.shared, self._rng
         made: list[ClientHost] = []
 
         def process() -> Process:
@@ -401,22 +401,25 @@ class Cluster:
         replicas = [dump for node in self.nodes for dump in self._dump(node)]
         return Evidence(self.history, topics, replicas, self.frames, self.durability, self._decided(), liveness)
 
-    def _decided(self) -> list[Sighting]:
-        """Every cut that was told, joined with every batch that was stored."""
+    def committed(self) -> Iterator[tuple[int, Frame]]:
+        """The GLSN and frame of everything that was committed: every cut that was told, joined with every batch that
+        was stored."""
         frames: defaultdict[tuple[int, int], list[Frame]] = defaultdict(list)
         for frame in sorted(self.frames.seen):
             frames[frame.lsid, frame.epoch].append(frame)
-        decided = []
         for lsid, epoch, llsn_begin, glsn_begin, count in self.durability.cuts:
             stored = frames[lsid, epoch]
             at = bisect_left(stored, llsn_begin, key=attrgetter("llsn"))
             while at < len(stored) and stored[at].llsn < llsn_begin + count:
-                glsn = stored[at].llsn - llsn_begin + glsn_begin
-                where = f"a cut of log stream {lsid} in epoch {epoch}"
-                payloads = payloads_of(batch.decode(stored[at].content), glsn)
-                decided += [Sighting(TOPIC, glsn + i, payload, where) for i, payload in enumerate(payloads)]
+                yield stored[at].llsn - llsn_begin + glsn_begin, stored[at]
                 at += 1
-        return decided
+
+    def _decided(self) -> list[Sighting]:
+        return [
+            Sighting(TOPIC, glsn + i, payload, f"a cut of log stream {frame.lsid} in epoch {frame.epoch}")
+            for glsn, frame in self.committed()
+            for i, payload in enumerate(payloads_of(batch.decode(frame.content), glsn))
+        ]
 
     def _dump(self, node: StorageNodeHost) -> list[ReplicaDump]:
         dumps = []
@@ -481,7 +484,7 @@ class Cluster:
 
     def stop_clients(self) -> None:
         """Let what is under way end; nothing new is begun."""
-        self._shared.stopping = True
+        self.shared.stopping = True
 
     def coverage(self) -> Coverage:
         """What the run has exercised."""
@@ -530,10 +533,12 @@ def committed_batches(storage: LogStreamStorage, trim: GLSN, hwm: GLSN) -> tuple
     return found, False
 
 
-def run_seed(seed: int, *, trace: bool = False, shape: Shape | None = None) -> SeedReport:
-    """One run, from its seed."""
+def run_seed(
+    seed: int, *, trace: bool = False, shape: Shape | None = None, make: Callable[[World, Shape], Cluster] | None = None
+) -> SeedReport:
+    """One run, from its seed; of a cluster as it is, or of one that is made otherwise."""
     world = World(seed, tracing=trace)
-    cluster = Cluster(world, shape or Shape.draw(world))
+    cluster = (make or Cluster)(world, shape or Shape.draw(world))
     nemesis = Nemesis(cluster, draw_profile(world.rng("profile")))
     cluster.set_up()
     backup = cluster.repositories[0].disk.image()

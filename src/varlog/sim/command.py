@@ -21,16 +21,24 @@ from rich.table import Table
 from varlog.sim.runner import RUN_SEED, SeedReport, Totals, run_checked, run_seeds
 from varlog.types import Ordering
 
-RUNS: Final = {Ordering.COMMIT: RUN_SEED, Ordering.SEQUENCER: "varlog.sim.chains.cluster:run_seed"}
-"""What runs a seed, by the ordering of the simulated topic."""
+RUNS: Final = {
+    (Ordering.COMMIT, False): RUN_SEED,
+    (Ordering.SEQUENCER, False): "varlog.sim.chains.cluster:run_seed",
+    (Ordering.COMMIT, True): "varlog.sim.transactions.cluster:run_seed",
+    (Ordering.SEQUENCER, True): "varlog.sim.transactions.chains:run_seed",
+}
+"""What runs a seed, by the ordering of the simulated topic, and whether there are transactions."""
 _SHOWN_VIOLATIONS: Final = 10
 _PLAIN_EVERY: Final = 20
 """As many lines of progress, about, where there is no terminal."""
 
 
+_WHAT_RUNS: Final = ("--ordering", "--transactions")
+
+
 def _one_or_many(given: ArgumentCollection) -> None:
     """A seed to replay says all there is to say of what to run."""
-    names = [argument.name for argument in given if argument.tokens and argument.name != "--ordering"]
+    names = [argument.name for argument in given if argument.tokens and argument.name not in _WHAT_RUNS]
     if "--seed" in names and len(names) > 1:
         names.remove("--seed")
         raise ValueError(f"--seed replays one seed, without {' and '.join(names)}")
@@ -53,6 +61,7 @@ def run_sim(
     json: Flag = False,
     require_coverage: Annotated[Flag, WhatToRun] = False,
     ordering: Literal["commit", "sequencer"] = "commit",
+    transactions: Flag = False,
 ) -> int:
     """Run many seeds, or replay one.
 
@@ -72,8 +81,10 @@ def run_sim(
         Fail also if any fault, state transition or rule branch was never met.
     ordering
         Of the simulated topic: commit or sequencer.
+    transactions
+        Simulate clients that transact, and readers that show only what is committed.
     """
-    path = RUNS[Ordering.labelled(ordering)]
+    path = RUNS[Ordering.labelled(ordering), transactions]
     if seed is not None:
         return replay(seed, json=json, path=path)
     jobs = jobs or os.cpu_count() or 1
@@ -138,9 +149,10 @@ def campaign(
 
 
 def _which(path: str) -> str:
-    """The option that says what to run, where that is not what is run anyway."""
-    ordering = next((ordering for ordering, known in RUNS.items() if known == path), Ordering.COMMIT)
-    return "" if ordering is Ordering.COMMIT else f" --ordering {ordering.label}"
+    """The options that say what to run, where that is not what is run anyway."""
+    ordering, transactions = next((run for run, known in RUNS.items() if known == path), (Ordering.COMMIT, False))
+    which = "" if ordering is Ordering.COMMIT else f" --ordering {ordering.label}"
+    return f"{which} --transactions" if transactions else which
 
 
 def _with_progress(console: Console, reports: Iterator[SeedReport], seeds: int) -> Iterator[SeedReport]:

@@ -37,6 +37,11 @@ def is_entry(payload: bytes) -> bool:
     return not payload.startswith((_JUNK, _VERDICT))
 
 
+def verdict_in(payload: bytes) -> bytes | None:
+    """The verdict that a payload stands for, if it does."""
+    return payload.partition(b": ")[2] if payload.startswith(_VERDICT) else None
+
+
 def payloads_of(record: batch.RecordBatch, glsn: int, skip: int = 0, count: int | None = None) -> list[bytes]:
     """The entries of a batch, or what stands for them if it has none: two verdicts may be the same bytes, and that is
     in order."""
@@ -159,8 +164,8 @@ class LivenessPhase:
     """From then on nothing that is asked for may take until its deadline."""
     unsettled: Sequence[str] = ()
     """What was not in order at the end, in words."""
-    committers: Sequence[str] = ()
-    """Clients that went on committing transactions until the end."""
+    must_commit: bool = False
+    """Whether clients went on with transactions until the end; they get in each other's way, but not all of them."""
 
 
 class Sighting(NamedTuple):

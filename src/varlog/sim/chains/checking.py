@@ -22,7 +22,15 @@ from typing import Final, NamedTuple
 
 from varlog import batch, errors
 from varlog.sim.chains.witness import Witness
-from varlog.sim.checkers import agreement, contiguous_subscriptions, exactly_once, liveness, real_time, trim
+from varlog.sim.checkers import (
+    OF_TRANSACTIONS,
+    agreement,
+    contiguous_subscriptions,
+    exactly_once,
+    liveness,
+    real_time,
+    trim,
+)
 from varlog.sim.evidence import CommittedBatch, Evidence, KnownBefore, ReplicaDump, payloads_of
 from varlog.sim.history import Kind, Outcome
 from varlog.sim.runner import Violation
@@ -192,6 +200,7 @@ _OF_ANY_LOG: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
     "contiguous_subscriptions": contiguous_subscriptions.check,
     "trim": trim.check,
     "liveness": liveness.check,
+    **{module.__name__.rpartition(".")[2]: module.check for module in OF_TRANSACTIONS},
 }
 OF_CHAINS: Final[Mapping[str, Callable[[ChainEvidence], Iterator[str]]]] = {
     "chains": _check_chains,

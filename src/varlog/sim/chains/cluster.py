@@ -179,10 +179,12 @@ class ChainCluster:
 
     def _doom(self, rng: Random) -> None:
         doom = rng.choice(tuple(Doom))
-        kind = MeddlerClient if doom is Doom.AFTER_SEAL else WriterClient
-        client = rng.choice([client for client in self.clients if isinstance(client, kind)])
+        client = rng.choice([client for client in self.clients if self._may_be_doomed(client, doom)])
         if client.process.alive and client.doom is None:
             client.doom = doom
+
+    def _may_be_doomed(self, client: ClientHost, doom: Doom) -> bool:
+        return isinstance(client, MeddlerClient if doom is Doom.AFTER_SEAL else WriterClient)
 
     def _die(self, name: str) -> None:
         """A doomed client ends."""
@@ -409,10 +411,11 @@ def run_seed(
     shape: ChainShape | None = None,
     calm: bool = False,
     prepare: Callable[[ChainCluster], None] | None = None,
+    make: Callable[[World, ChainShape], ChainCluster] | None = None,
 ) -> SeedReport:
-    """One run, from its seed."""
+    """One run, from its seed; of a cluster as it is, or of one that is made otherwise."""
     world = World(seed, tracing=trace)
-    cluster = ChainCluster(world, shape or ChainShape.draw(world))
+    cluster = (make or ChainCluster)(world, shape or ChainShape.draw(world))
     nemesis = Nemesis(cluster, draw_profile(world.rng("profile"), calm=calm))
     cluster.set_up()
     if prepare is not None:

@@ -6,17 +6,16 @@ from functools import partial
 from typing import Final
 
 from varlog import errors
-from varlog.core.address import METADATA_REPOSITORY, sequencer_address
+from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.appending import Committed, Outcome, Rejected
-from varlog.core.chainprefix import Reach
 from varlog.core.chainreading import ChainSubscription
 from varlog.core.chainreads import Found
 from varlog.core.chainwriting import ChainWriter
 from varlog.core.merging import Chunk
-from varlog.core.messages import Decided, GetTail, Message, Peek, Peeked, Tail, TrimTopic
+from varlog.core.messages import Decided, Message, TrimTopic
 from varlog.core.reconfiguring import Change
-from varlog.core.trouble import SILENT_SECONDS, Trouble
 from varlog.sim.chains.clients import TOPIC, ClientHost, Shared, payloads_of
+from varlog.sim.chains.tails import TailSearch
 from varlog.sim.history import Kind, Operation
 from varlog.sim.process import Process
 from varlog.types import GLSN, WriterID
@@ -207,101 +206,38 @@ class SubscriberClient(SubscribingClient):
 
 
 class TailClient(ClientHost):
-    """Asks for the tail: what was given out, confirmed, and written or junk (rules 20, 24)."""
+    """Asks for the tail."""
 
     def __init__(self, process: Process, shared: Shared, *, pace: float, fill_after: float) -> None:
         super().__init__(process, shared, fill_after=fill_after)
         self._pace = pace
 
     def begin(self) -> None:
-        self._operation: Operation | None = None
-        self._request = 0
-        self._peeked: Peeked | None = None
-        self._reach: Reach | None = None
+        self._search: TailSearch | None = None
         self._next()
 
     def _next(self) -> None:
-        if self._operation is None and not self.shared.stopping:
-            self._operation = self.shared.history.invoke(self.process.name, Kind.TAIL, TOPIC)
-            self._deadline = self.now + ANSWER_SECONDS
-            self._peek()
+        if self._search is None and not self.shared.stopping:
+            operation = self.shared.history.invoke(self.process.name, Kind.TAIL, TOPIC)
+            self._search = TailSearch(self, self.now + ANSWER_SECONDS, partial(self._done, operation))
+            self._search.begin()
         self.process.at(self.rng.expovariate(1.0) * self._pace, self._next)
 
-    def _peek(self) -> None:
-        projection = self.routing.projection(TOPIC)
-        self._peeked = None
-        self._request = 0
-        if projection is None:
-            self.refresh()
-            self._peeking_at = self.now
-            return
-        self._request = self.request()
-        self._peeking_at = self.now
-        self.send(sequencer_address(projection.sequencer), Peek(self._request, TOPIC, projection.epoch))
+    def _done(self, operation: Operation, came: GLSN | errors.VarlogError) -> None:
+        self._search = None
+        if isinstance(came, errors.VarlogError):
+            self.shared.history.failed(operation, type(came).__name__)
+        else:
+            self.shared.history.ok(operation, glsn=came)
+            self.shared.learn(came)
 
     def on_message(self, message: Message) -> None:
-        if self._operation is None or getattr(message, "request", 0) != self._request:
-            return
-        if isinstance(message, Peeked) and self._peeked is None:
-            projection = self.routing.projection(TOPIC)
-            if message.code == errors.NotSequencer.code and projection is not None:
-                self.proposer.complain(Trouble(projection.epoch, sequencers=frozenset({projection.sequencer})))
-            if message.code:
-                self.refresh()
-                self._request = 0
-                return
-            self._peeked = message
-            self._request = self.request()
-            self.send(METADATA_REPOSITORY, GetTail(self._request, TOPIC))
-        elif isinstance(message, Tail) and self._peeked is not None and message.code != errors.NotLeader.code:
-            if message.code == 0 and message.epoch == self._peeked.epoch:
-                self._request = 0
-                reach = self.prefix.reach(self._peeked.glsn, self._done, self.now)
-                if reach.glsn > self.prefix.verified:  # else it is done already
-                    self._reach = reach
-            else:
-                self.refresh()
-                self._request = 0
-                self._peeked = None
-
-    def _done(self, error: errors.VarlogError | None) -> None:
-        operation, peeked = self._operation, self._peeked
-        assert operation is not None, "it is what waits"
-        assert peeked is not None, "it was asked for first"
-        assert error is None, "a prefix gives up only with its client"
-        self._operation = self._reach = None
-        self.shared.history.ok(operation, glsn=peeked.glsn)
-        self.shared.learn(peeked.glsn)
+        if self._search is not None:
+            self._search.on_message(message)
 
     def on_tick(self) -> None:
-        if self._operation is None:
-            return
-        if self.now >= self._deadline:
-            if self._reach is not None:
-                self.prefix.forget(self._reach)
-            self.shared.history.failed(self._operation, errors.DeadlineExceeded.__name__)
-            self._operation = self._reach = None
-        elif self._reach is not None:
-            if self._never_happened():
-                self.prefix.forget(self._reach)
-                self._reach = None
-                self._peek()
-        elif self._request == 0 or self.now - self._peeking_at >= SILENT_SECONDS:
-            projection = self.routing.projection(TOPIC)
-            if self._request and self._peeked is None and projection is not None:
-                self.proposer.complain(Trouble(projection.epoch, sequencers=frozenset({projection.sequencer})))
-            self.refresh()
-            self._peek()
-
-    def _never_happened(self) -> bool:
-        """Whether a later epoch begins before the position that is waited for."""
-        projection, peeked = self.routing.projection(TOPIC), self._peeked
-        return (
-            projection is not None
-            and peeked is not None
-            and projection.epoch > peeked.epoch
-            and projection.start <= peeked.glsn
-        )
+        if self._search is not None:
+            self._search.on_tick()
 
 
 class TrimmerClient(ReaderClient):
