@@ -98,7 +98,9 @@ to look into it. Without --declare-lost the positions it may have had are given
 to others.
 
 What nodes do not know is taken from --backup, however old: names, archives and
-wanted replicas of topics. Without it, name topics with --topic.
+wanted replicas of topics, and which numbers were committed under the names of
+transactions. Without it, name topics with --topic; and what was committed under
+a number is written again if it is replayed.
 
 Nodes that contradict each other are refused, and so is a survey that is
 missing, unless --without says that its node is gone for good.

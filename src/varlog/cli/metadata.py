@@ -231,7 +231,7 @@ async def rebuild_metadata(
     topic
         What a topic is called, for each one that no backup names; topic-ID otherwise.
     backup_file
-        An older backup: names, archives and wanted replicas of topics are taken from it.
+        An older backup: names, archives, wanted replicas and names of transactions of topics are taken from it.
     without
         A storage node that is gone for good, and could not be surveyed; several if given more than once.
     declare_lost

@@ -27,7 +27,7 @@ from varlog.types import GLSN, TransactionID
 
 _DIGEST_BYTES: Final = 8
 _BYTES_OF_ATTEMPT: Final = 64
-_BYTES_OF_NAME: Final = 64
+_BYTES_OF_NAME: Final = 48
 
 
 class Attempt(msgspec.Struct, array_like=True, frozen=True, gc=False):

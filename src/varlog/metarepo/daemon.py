@@ -103,6 +103,15 @@ def declare(metrics: Metrics, server: MetadataRepositoryServer) -> None:
         lambda: [((topic.name,), topic.hwm) for topic in repository.state.topics.values()],
     )
     metrics.gauges(
+        "varlog_open_transactions",
+        "Transactions of the topic that are not known to have ended.",
+        ("topic",),
+        lambda: [
+            ((topic.name,), len(register.open) if (register := repository.state.registers.get(tpid)) else 0)
+            for tpid, topic in repository.state.topics.items()
+        ],
+    )
+    metrics.gauges(
         "varlog_stream_status",
         "0 CREATING, 1 SEALED, 2 UNSEALING, 3 RUNNING, 4 ABORTED.",
         ("log_stream",),
