@@ -208,9 +208,13 @@ REMEMBERED_ATTEMPTS: Final = 16
 """Of one name: earlier ones that are known to have been fenced."""
 REMEMBERED_NAMES: Final = 100
 """Of one topic: names without a committed number, after their transactions have ended."""
+MAX_TRANSACTION_TASKS: Final = 256
+"""Of one client: what it does in the background about transactions that have ended; the rest is left to others."""
 MAX_TRANSACTION_NUMBER: Final = (1 << 63) - 1
-REGISTER_BYTES: Final = 512 * KIB
+REGISTER_BYTES: Final = 640 * KIB
 """What is kept of the transactions of all topics: it is part of the metadata's snapshot, one value of the store."""
+REGISTER_RESERVE: Final = 128 * KIB
+"""Of that, for names that are there already: what goes on does not end because others have begun too much."""
 REGISTER_BYTES_OF_ONE: Final = 256
 """At most, of a transaction and its name, without the texts."""
 

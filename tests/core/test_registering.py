@@ -284,12 +284,16 @@ def test_names_are_limited_when_they_are_begun_so_that_every_end_is_taken(
 
 def test_what_is_kept_of_all_topics_is_limited(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = metadata.begin("a", 1, "one")
-    monkeypatch.setattr(limits, "REGISTER_BYTES", metadata.register().bytes + 100)
+    monkeypatch.setattr(limits, "REGISTER_RESERVE", 500)
+    monkeypatch.setattr(limits, "REGISTER_BYTES", metadata.register().bytes + 700)
     for tpid in (TOPIC, SEQUENCED):
-        with pytest.raises(errors.LimitExceeded, match="would exceed"):
+        with pytest.raises(errors.LimitExceeded, match="varlog txn forget"):
             metadata.begin("a", 1, "two", tpid=tpid)
     metadata.end(opened)
-    metadata.begin("b", 2, "one")
+    assert metadata.begin("b", 2, "one").number == 2, "what is known goes on"
+    monkeypatch.setattr(limits, "REGISTER_BYTES", metadata.register().bytes + 200)
+    with pytest.raises(errors.LimitExceeded, match="would exceed"):
+        metadata.begin("c", 2, "one")
 
 
 def test_of_an_attempt_s_token_only_the_last_ones_are_remembered(metadata: Metadata) -> None:

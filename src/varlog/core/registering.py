@@ -108,8 +108,9 @@ def _check_room(state: MetadataState, register: Register, known: Named | None, r
         if len(register.names) + len(numbered - {request.name}) >= limits.MAX_TRANSACTION_NAMES:
             raise errors.LimitExceeded(f"the topic has {limits.MAX_TRANSACTION_NAMES} names of transactions; {full}")
     wanted = 2 * len(request.name.encode()) + len(request.token.encode()) + limits.REGISTER_BYTES_OF_ONE
-    if known is None and sum(one.bytes for one in state.registers.values()) + wanted > limits.REGISTER_BYTES:
-        raise errors.LimitExceeded(f"what is kept of transactions would exceed {limits.REGISTER_BYTES} bytes; {full}")
+    most = limits.REGISTER_BYTES - (limits.REGISTER_RESERVE if known is None else 0)
+    if sum(one.bytes for one in state.registers.values()) + wanted > most:
+        raise errors.LimitExceeded(f"what is kept of transactions would exceed {most} bytes; {full}")
 
 
 def end(state: MetadataState, request: EndTransaction) -> AnyEntry | None:
