@@ -171,6 +171,14 @@ def test_what_is_later_in_the_log_shows_that_it_is_over() -> None:
     assert reader.committed.wants_tail(0.0)
 
 
+def test_one_whose_beginning_is_trimmed_is_not_waited_for() -> None:
+    reader = Reader([Batch(4), Batch(5, 1, mark(7, 1, expiry=60_000))], 4, 6, first=4)
+    assert not reader.read()
+    assert reader.committed.wants_tail(0.0)
+    reader.committed.on_tail((TransactionID(7), GLSN(1)), 5)
+    assert reader.committed.wants_verdict(0.0) is not None
+
+
 def test_a_tail_of_another_transaction_is_not_taken() -> None:
     reader = Reader([Batch(1, 1, mark(7, 0))], 1, 3)
     assert not reader.read()

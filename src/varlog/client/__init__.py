@@ -10,6 +10,21 @@ from varlog.client.administering import Admin, admin
 from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import Log, connect
 from varlog.client.reading import Subscription
+from varlog.client.transactions import Transaction, TransactionResult
 from varlog.client.writing import Appender
+from varlog.core.transacting import Part
 
-__all__ = ["Admin", "AppendResult", "Appender", "Entry", "EntryBatch", "Log", "Subscription", "admin", "connect"]
+__all__ = [
+    "Admin",
+    "AppendResult",
+    "Appender",
+    "Entry",
+    "EntryBatch",
+    "Log",
+    "Part",
+    "Subscription",
+    "Transaction",
+    "TransactionResult",
+    "admin",
+    "connect",
+]

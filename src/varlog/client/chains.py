@@ -12,6 +12,8 @@ from collections.abc import Callable
 from copy import copy
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from varlog import batch, errors, limits
 from varlog.client.entries import AppendResult
 from varlog.client.reconfiguring import Reconfiguring
@@ -152,13 +154,17 @@ class ChainTopic:
 
     async def peek(self, deadline: float) -> tuple[Epoch, GLSN]:
         """The largest position that was given out, and the epoch in which that is sure (rule 20)."""
+        peeked, _ = await self._confirmed(deadline)
+        return peeked.epoch, peeked.glsn
+
+    async def _confirmed(self, deadline: float) -> tuple[Peeked, Tail]:
         while True:
             projection = await self.projection(deadline)
             peeked = await self._peek(projection, deadline)
             if peeked is not None:
                 tail = await self.ask_tail(deadline)
                 if tail.epoch == peeked.epoch:
-                    return peeked.epoch, peeked.glsn
+                    return peeked, tail
             await self._look_again(deadline, f"the sequencer at {projection.sequencer} did not answer in time")
 
     async def _peek(self, projection: Projection, deadline: float) -> Peeked | None:
@@ -184,15 +190,16 @@ class ChainTopic:
         self.session.routing.note_trim(self.tpid, answer.trim)
         return answer
 
-    async def settled(self, deadline: float) -> GLSN:
-        """The last position that had been given out, when everything up to it is written or junk (rule 24)."""
+    async def settled(self, deadline: float) -> Tail:
+        """The last position that had been given out, when everything up to it is written or junk (rule 24); and what
+        else the metadata repository said when it confirmed that."""
         while True:
-            epoch, glsn = await self.peek(deadline)
+            peeked, tail = await self._confirmed(deadline)
             try:
-                await self._reach(epoch, glsn, deadline)
+                await self._reach(peeked.epoch, peeked.glsn, deadline)
             except errors.StaleEpoch:
                 continue  # nobody may ever be given that position again
-            return glsn
+            return replace(tail, hwm=peeked.glsn)
 
     async def _reach(self, epoch: Epoch, glsn: GLSN, deadline: float) -> None:
         """Wait until everything is written up to a position that was given out in an epoch."""

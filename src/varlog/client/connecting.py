@@ -1,4 +1,5 @@
-"""How a client is made: `connect` and `admin` return something that can be awaited, or entered with `async with`."""
+"""How a client is made: `connect` and `admin` return something that can be awaited, or entered with `async with`. And
+what is asked of arguments that many calls take."""
 
 from __future__ import annotations
 
@@ -62,3 +63,14 @@ def check_timeout(timeout: float) -> float:
     if not timeout > 0 or math.isinf(timeout):
         raise errors.InvalidArgument(f"a timeout is a number of seconds above 0, not {timeout!r}")
     return timeout
+
+
+def check_position(glsn: object) -> None:
+    """A position that a caller gave."""
+    if not isinstance(glsn, int) or not 0 < glsn < 1 << 63:
+        raise errors.InvalidArgument(f"a position is a number from 1 on, not {glsn!r}")
+
+
+def check_affinity(affinity: object) -> None:
+    if affinity is not None and (not isinstance(affinity, int) or affinity < 0):
+        raise errors.InvalidArgument(f"an affinity is a number from 0 on, not {affinity!r}")

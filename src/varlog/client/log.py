@@ -12,7 +12,8 @@ once or not at all, and everything else goes on undisturbed.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,13 +23,27 @@ from msgspec.structs import replace
 from varlog import batch, errors, limits
 from varlog.client.archives import Archives
 from varlog.client.chains import ChainAppends, ChainTopic
-from varlog.client.connecting import Connecting, check_timeout, open_session
+from varlog.client.connecting import Connecting, check_affinity, check_position, check_timeout, open_session
 from varlog.client.entries import AppendResult, Entry
 from varlog.client.finding import find_time
 from varlog.client.reading import Batches, Feed, Subscription, filled, read_at_tail
 from varlog.client.session import Session
+from varlog.client.stability import settled_to
+from varlog.client.transactions import Transaction, Transactions
+from varlog.client.verdicts import Verdicts
 from varlog.client.writing import Appender, Appends, Pool, StreamAppends, checked, fill, prepared
-from varlog.core.messages import Decided, GetTail, Metadata, StreamInfo, Tail, TopicInfo, TrimTopic
+from varlog.core.fates import Fate
+from varlog.core.messages import (
+    CommittedName,
+    Decided,
+    GetTail,
+    Metadata,
+    OpenTransaction,
+    StreamInfo,
+    Tail,
+    TopicInfo,
+    TrimTopic,
+)
 from varlog.types import GLSN, Ordering
 from varlog.wire.tls import TlsFiles
 
@@ -59,6 +74,11 @@ class Log:
         self._ended: errors.VarlogError | None = None
         self._appends: Appends
         self._pool: Pool | ChainAppends
+        self._stable = 0
+        """The greatest that was told."""
+        self._transactions = Transactions(self)
+        self._verdicts = Verdicts(session, topic.tpid, self._chained, self._tail_within, self._append, timeout)
+        self._fate = self._verdicts.fate
         if self._chained is not None:
             self._appends = self._pool = self._chained.appends
             self._pool.on_end = self._abandon
@@ -138,26 +158,93 @@ class Log:
         """
         return Appender(self._appends, window, codec, self._timeout if timeout is None else check_timeout(timeout))
 
+    # Transactions
+
+    async def begin(
+        self,
+        name: str,
+        *,
+        number: int | None = None,
+        token: str | None = None,
+        expires: float = limits.TRANSACTION_SECONDS,
+        timeout: float | None = None,
+    ) -> Transaction:
+        """Begin a transaction, and end every earlier one of the same name that is open: it cannot commit any more.
+
+        With a `number`, which grows from one to the next, a name is exactly-once: what was committed under this number
+        or a greater one raises `AlreadyCommitted`. Who begins with the same name, number and `token` shares the
+        transaction. After `expires` seconds anybody may end it.
+        """
+        return await self._transactions.begin(name, number, token, expires, self._deadline(timeout))
+
+    @asynccontextmanager
+    async def transaction(
+        self, name: str, *, number: int | None = None, expires: float = limits.TRANSACTION_SECONDS
+    ) -> AsyncIterator[Transaction]:
+        """The same as a block: it commits at its end, or aborts if the block raises.
+
+        >>> import asyncio, tempfile, varlog
+        >>> async def main() -> None:
+        ...     with tempfile.TemporaryDirectory() as path:
+        ...         async with varlog.embedded(path) as log:
+        ...             async with log.transaction("import") as transaction:
+        ...                 await transaction.append_batch([b"one", b"two"])
+        ...                 await transaction.append(b"three")
+        ...             print([batch.payloads() async for batch in log.scan()])
+        >>> asyncio.run(main())
+        [[b'one', b'two'], [b'three']]
+        """
+        transaction = await self.begin(name, number=number, expires=expires)
+        try:
+            yield transaction
+        except BaseException as error:
+            await transaction.leave_block(error)
+            raise
+        await transaction.leave_block(None)
+
+    async def transactions(self, *, timeout: float | None = None) -> list[OpenTransaction]:
+        """The transactions of the topic that are not known to have ended."""
+        return list((await self._transactions.register(self._deadline(timeout))).open)
+
+    async def end_transaction(self, txid: int, reason: str = "", *, timeout: float | None = None) -> Fate | None:
+        """Abort somebody's transaction. Returns what became of it, as the log has it: it may have been committed just
+        before. None if it was trimmed since."""
+        return await self._transactions.end(txid, reason, self._deadline(timeout))
+
+    async def transaction_names(self, *, timeout: float | None = None) -> list[CommittedName]:
+        """The numbers that were last committed, by name."""
+        return list((await self._transactions.register(self._deadline(timeout), names=True)).names)
+
+    async def forget_transactions(self, name: str, *, timeout: float | None = None) -> None:
+        """Forget which number was last committed under a name: its numbers begin anew."""
+        await self._transactions.forget(name, self._deadline(timeout))
+
     # Reading
 
-    async def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
+    async def read(self, glsn: int, *, timeout: float | None = None, uncommitted: bool = False) -> Entry:
         """The entry at a position.
 
         Raises `Unwritten` beyond the tail, `Trimmed` below the first position that is left, unless an archive has it,
-        `Filled` where there is no
-        entry, `Lost` where every copy is gone and an operator has said so.
+        `Filled` where there is no entry, or one of a transaction that was not committed; `Lost` where every copy is
+        gone and an operator has said so. An entry of a transaction that is not decided yet is waited for, at most until
+        `TransactionOpen`; with `uncommitted` it is returned whatever becomes of it.
         """
-        _check_position(glsn)
+        check_position(glsn)
         limit = self._timeout if timeout is None else check_timeout(timeout)
         begun = self._time()
         if self._chained is not None:
             try:
-                return await read_at_tail(self._session, self._chained.reads, glsn, begun, begun + limit)
+                entry = await read_at_tail(
+                    self._session, self._chained.reads, glsn, begun, begun + limit, uncommitted=uncommitted
+                )
             except errors.Trimmed:  # the archive may have it
-                pass
+                entry = None
+            if entry is not None:
+                return entry
         elif glsn > self._known_tail and glsn > (tail := await self.tail(timeout=limit)):
             raise errors.Unwritten(f"nothing is written at {glsn} yet: the tail is {tail}")
-        batches = self._batches(glsn, glsn + 1, max(0.0, begun + limit - self._time()), reply_bytes=1)
+        left = max(0.0, begun + limit - self._time())
+        batches = self._batches(glsn, glsn + 1, left, reply_bytes=1, uncommitted=uncommitted)
         try:
             found = await anext(batches, None)
         finally:
@@ -178,12 +265,18 @@ class Log:
         *,
         timeout: float | None = None,
         affinity: int | None = None,
+        uncommitted: bool = False,
     ) -> Batches:
-        """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail.
+        """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail, or to
+        where the first transaction began that is not decided yet (`stable`).
 
         `timeout` is how long to wait for the next batch. Where the log has lost entries it ends with `Lost`, which says
         where to go on. `affinity` says which replica of each log stream is asked first: several readers with numbers
         that follow each other spread over the replicas. Without it that is left to chance.
+
+        What is committed is read, and nothing else: an entry of a transaction that is not decided yet is waited for, at
+        most until `TransactionOpen`. With `uncommitted`, all that was written is read, up to the tail; of what is
+        archived, no more than was committed is left.
 
         >>> import asyncio, tempfile, varlog
         >>> async def main() -> None:
@@ -195,23 +288,25 @@ class Log:
         >>> asyncio.run(main())
         [[b'one', b'two'], [b'three']]
         """
-        _check_position(begin)
+        check_position(begin)
         limit = self._timeout if timeout is None else check_timeout(timeout)
-        _check_affinity(affinity)
+        check_affinity(affinity)
 
         async def find_tail() -> int:
-            return await self.tail(timeout=limit) + 1
+            return await (self.tail if uncommitted else self.stable)(timeout=limit) + 1
 
-        return self._batches(begin, end, limit, affinity=affinity, find_end=find_tail if end is None else None)
+        find_end = find_tail if end is None else None
+        return self._batches(begin, end, limit, affinity=affinity, find_end=find_end, uncommitted=uncommitted)
 
-    def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
+    def subscribe(self, begin: int = 1, *, end: int | None = None, uncommitted: bool = False) -> Subscription:
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given.
 
         A gap that nothing can fill is never passed over in silence: it ends with `Lost`, whose `end` is where to
-        subscribe again.
+        subscribe again. Where a transaction is not decided yet, it waits; one that nobody decides expires. With
+        `uncommitted` it waits for none, and gives everything that was written.
         """
-        _check_position(begin)
-        return Subscription(self._batches(begin, end, None))
+        check_position(begin)
+        return Subscription(self._batches(begin, end, None, uncommitted=uncommitted))
 
     async def find_time(self, timestamp: int, *, timeout: float | None = None) -> int:
         """The first position whose timestamp is not before `timestamp`, in microseconds since 1970; the one after the
@@ -255,11 +350,28 @@ class Log:
 
         Where a sequencer orders the topic, that is the last position it had given out, and the call waits until
         everything up to there is written; what nobody writes is filled after the interval (`connect(fill_after=)`)."""
-        if self._chained is not None:
-            tail = await self._chained.settled(self._deadline(timeout))
-            self._appends.tail = max(self._appends.tail, tail)
-            return tail
-        return (await self._ask_tail(timeout)).hwm
+        return (await self._settled_tail(timeout)).hwm
+
+    async def _settled_tail(self, timeout: float | None) -> Tail:
+        if self._chained is None:
+            return await self._ask_tail(timeout)
+        tail = await self._chained.settled(self._deadline(timeout))
+        self._appends.tail = max(self._appends.tail, tail.hwm)
+        return tail
+
+    async def stable(self, *, timeout: float | None = None) -> int:
+        """The last position up to which everything is decided: the tail, or where the first transaction began that is
+        not decided yet. What is up to there, is read the same by everybody, for ever. It never goes back."""
+        deadline = self._deadline(timeout)
+        tail = await self._settled_tail(timeout)
+        stable: int = tail.hwm
+        if tail.transactions:
+            stable = await settled_to(stable, self._transactions, self._fate, deadline)
+        self._stable = max(self._stable, stable)
+        return self._stable
+
+    async def _tail_within(self, timeout: float) -> int:
+        return await self.tail(timeout=timeout)
 
     async def first(self, *, timeout: float | None = None) -> int:
         """The first position that is not trimmed; it is written if it is not beyond the tail. See `earliest` for what
@@ -284,17 +396,26 @@ class Log:
     # Housekeeping
 
     async def trim(self, glsn: int, *, timeout: float | None = None) -> int:
-        """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now. At most the tail."""
-        _check_position(glsn)
+        """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now. At most the tail, and
+        nothing of a transaction that is open: `TransactionOpen`."""
+        check_position(glsn)
         deadline = self._deadline(timeout)
         if self._chained is not None and glsn > self._appends.tail and glsn > (tail := await self._settled(deadline)):
             raise errors.InvalidArgument(f"{glsn} is beyond the tail, which is {tail}: nothing is there to be trimmed")
+        try:
+            answer = await self._ask_trim(glsn, deadline)
+        except errors.TransactionOpen:  # unless it has ended, or expired
+            await self._transactions.clear(glsn, deadline)
+            answer = await self._ask_trim(glsn, deadline)
+        self._session.routing.note_trim(self._tpid, GLSN(answer.value))
+        return answer.value
+
+    async def _ask_trim(self, glsn: int, deadline: float) -> Decided:
         answer = await self._session.asking.ask(
             lambda request: TrimTopic(request, self._tpid, GLSN(glsn)), deadline, changes=True
         )
         assert isinstance(answer, Decided)
-        self._session.routing.note_trim(self._tpid, GLSN(answer.value))
-        return answer.value
+        return answer
 
     # What only a sequencer's topic has
 
@@ -305,7 +426,7 @@ class Log:
         Readers do this by themselves, after the interval (`connect(fill_after=)`). Who writes at such a position just
         now, slowly, loses it and gets another one. Positions that were not given out are refused: `Unwritten`.
         """
-        _check_position(glsn)
+        check_position(glsn)
         count = fill(count).count
         await self._sequenced("fill").fill(glsn, count, self._deadline(timeout))
 
@@ -360,6 +481,7 @@ class Log:
 
     async def close(self) -> None:
         """End what is under way with `Closed`, and all connections."""
+        await self._transactions.close()
         await self._session.close()
         if self._chained is not None:
             await self._chained.close()
@@ -379,18 +501,26 @@ class Log:
         find_end: Callable[[], Awaitable[int]] | None = None,
         reply_bytes: int = limits.CLIENT_SCAN_BYTES,
         affinity: int | None = None,
+        uncommitted: bool = False,
     ) -> Batches:
         async def until() -> int | None:
             found = end if find_end is None else await find_end()
             return None if found is None else max(begin, found)
 
         def live(begin: int, end: int | None) -> Feed:
-            return self._feed(begin, end, reply_bytes=reply_bytes, affinity=affinity)
+            return self._feed(begin, end, reply_bytes=reply_bytes, affinity=affinity, uncommitted=uncommitted)
 
         return Batches(begin, until, live, self._archives, timeout)
 
     def _feed(
-        self, begin: int, end: int | None, *, reply_bytes: int, affinity: int | None = None, with_fill: bool = False
+        self,
+        begin: int,
+        end: int | None,
+        *,
+        reply_bytes: int,
+        affinity: int | None = None,
+        with_fill: bool = False,
+        uncommitted: bool = False,
     ) -> Feed:
         if self._ended is not None:
             raise copy(self._ended)
@@ -403,6 +533,7 @@ class Log:
             affinity,
             with_fill=with_fill,
             chained=self._chained,
+            verdicts=None if uncommitted else self._verdicts,
         )
 
     def _deadline(self, timeout: float | None) -> float:
@@ -467,13 +598,3 @@ def _find_topic(session: Session, name: str) -> TopicInfo:
         known = ", ".join(map(repr, topics)) or "none at all"
         raise errors.UnknownTopic(f"there is no topic {name!r}; the cluster has {known}")
     return topics[name]
-
-
-def _check_position(glsn: object) -> None:
-    if not isinstance(glsn, int) or not 0 < glsn < 1 << 63:
-        raise errors.InvalidArgument(f"a position is a number from 1 on, not {glsn!r}")
-
-
-def _check_affinity(affinity: object) -> None:
-    if affinity is not None and (not isinstance(affinity, int) or affinity < 0):
-        raise errors.InvalidArgument(f"an affinity is a number from 0 on, not {affinity!r}")

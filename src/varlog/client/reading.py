@@ -6,9 +6,9 @@ and beyond a limit the core is paused, so a slow reader stops the reading and ho
 A batch is verified when it is taken, after the next ones have been asked for: the replica reads while the client
 verifies. If one is not what its writer made, reading begins again at its position, from another replica.
 
-Positions that were filled hold nothing, and are passed over: they count as read, and nobody is handed them.
-
-A topic that a sequencer orders is read at the tails of its chains, by another core with the same calls (`Chained`).
+Positions that were filled hold nothing, and are passed over: they count as read, and nobody is handed them. So are
+verdicts on transactions, and what belongs to a transaction that did not commit. One that is not decided yet holds the
+reader up (`verdicts`); what is read ahead meanwhile is looked through for its verdict.
 
 `Batches` is what a caller has in hand. It reads from the log as long as that has the next position, and otherwise from
 the archive, if the topic has one (`archives`).
@@ -17,48 +17,27 @@ the archive, if the topic has one (`archives`).
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from copy import copy
-from typing import Any, Final, Protocol
+from itertools import takewhile
+from typing import Final, Protocol
 
 from varlog import batch, errors, limits
 from varlog.client.archives import Archives
 from varlog.client.entries import Entry, EntryBatch, new_entry
 from varlog.client.session import Session
-from varlog.core import subscribing
-from varlog.core.address import Address
-from varlog.core.branches import ignore
-from varlog.core.chainreading import ChainSubscription
+from varlog.client.streaming import Chained, Streaming
+from varlog.client.verdicts import Holding, Verdicts
 from varlog.core.chainreads import ChainReads, Found
-from varlog.core.frontiers import Mend
+from varlog.core.committed import Judgement
 from varlog.core.merging import Chunk
-from varlog.core.messages import Message
-from varlog.core.trouble import Complain
-from varlog.types import GLSN, StorageNodeID, TopicID
+from varlog.types import GLSN, TopicID
 
-_JUNK: Final = int(batch.BatchFlag.JUNK)
+_PASSED: Final = int(batch.BatchFlag.JUNK | batch.BatchFlag.CONTROL)
 
 
-class Chained(Protocol):
-    """What reads of a topic that a sequencer orders share with the rest of its client."""
-
-    @property
-    def reads(self) -> ChainReads: ...
-
-    @property
-    def mend(self) -> Mend: ...
-
-    @property
-    def complain(self) -> Complain: ...
-
-    @property
-    def fill_after(self) -> float:
-        """How long a hole is waited for before it is filled."""
-
-
-class Feed:
+class Feed(Streaming):
     """See the module's text. A participant of the session until it is closed."""
 
     def __init__(
@@ -72,117 +51,56 @@ class Feed:
         *,
         with_fill: bool = False,
         chained: Chained | None = None,
+        verdicts: Verdicts | None = None,
     ) -> None:
-        self._session = session
-        self._tpid = tpid
-        self._end = None if end is None else GLSN(end)
-        self._chained = chained
-        """Of a topic that a sequencer orders."""
-        self._reply_bytes = reply_bytes
-        self._affinity = random.randrange(limits.MAX_REPLICAS) if affinity is None else affinity
-        self._damaged_at = (0, 0)
+        super().__init__(session, tpid, end, reply_bytes, affinity, chained)
         self._with_fill = with_fill
         """Also what holds no entry is wanted, for the sake of its position."""
+        self._verdicts_of = verdicts
+        """Of the topic; without it, what is not committed is handed over, too."""
+        self._holding: Holding | None = None
+        """There once a batch was met that is not plain."""
+        self._is_held = False
+        """What comes next is of a transaction that is not decided."""
+        self._is_paused = False
         self.position = GLSN(begin)
         """Everything below was taken or passed over."""
         self.filled = 0
         """How many positions were passed over."""
         self._chunks: deque[Chunk] = deque()
         self._held = 0
-        self._ended = False
         self._error: errors.VarlogError | None = None
         self._waiting: asyncio.Future[None] | None = None
-        self._enroll(GLSN(begin))
-
-    def _enroll(self, begin: GLSN) -> None:
-        def make(new_request: Callable[[], int]) -> Feed:
-            self._core = self._make_core(begin, new_request)
-            self.on_reply = self._core.on_reply
-            self.on_metadata = self._core.on_metadata
-            self.on_connected = self._core.on_connected
-            self.on_disconnected = self._core.on_disconnected
-            self.tick = self._core.tick
-            return self
-
-        self._session.enroll(make, self._abandon)
-
-    def _make_core(self, begin: GLSN, new_request: Callable[[], int]) -> subscribing.Subscription | ChainSubscription:
-        if self._chained is not None:
-            return ChainSubscription(
-                self._tpid,
-                begin,
-                self._end,
-                self._session.routing,
-                new_request,
-                self._send,
-                self._deliver,
-                self._on_end,
-                self._chained.mend,
-                self._chained.complain,
-                fill_after=self._chained.fill_after,
-                wake_at=self._wake_at,
-                reply_bytes=self._reply_bytes,
-            )
-        return subscribing.Subscription(
-            self._tpid,
-            begin,
-            self._end,
-            self._session.routing,
-            new_request,
-            self._send,
-            self._deliver,
-            self._on_end,
-            ignore,
-            affinity=self._affinity,
-            reply_bytes=self._reply_bytes,
-        )
+        self._begun_at = GLSN(begin)
+        self._enroll(self._begun_at)
 
     # The participant
-
-    on_reply: Callable[[Any, float], None]
-    on_metadata: Callable[[float], None]
-    on_connected: Callable[[StorageNodeID, float], None]
-    on_disconnected: Callable[[StorageNodeID, float], None]
-    tick: Callable[[float], None]
-
-    @property
-    def wants_metadata(self) -> bool:
-        return self._core.wants_metadata and not self._ended
-
-    @property
-    def outstanding(self) -> int:
-        return not self._ended
-
-    def _send(self, address: Address, message: Message) -> None:
-        self._session.send_now(address, message)  # if it was not sent, the core is told when it can be
 
     def _deliver(self, chunk: Chunk) -> None:
         self._chunks.append(chunk)
         self._held += len(chunk.stored[6])
         if self._held > limits.CLIENT_READ_AHEAD_BYTES:
+            self._is_paused = True
             self._core.pause()
+        if self._is_held and self._holding is not None:
+            self._holding.go_on()
         self._wake()
-
-    def _wake_at(self, at: float) -> None:
-        """The core has something to do then, and not only at the next tick."""
-        self._session.loop.call_at(at, self._on_time)
-
-    def _on_time(self) -> None:
-        if not self._ended:
-            self._core.tick(self._session.loop.time())
-            if self._core.wants_metadata:
-                self._session.refresh()
 
     def _on_end(self, error: errors.VarlogError | None) -> None:
         self._ended = True
         self._error = error
         self._session.dismiss(self)
+        if self._is_held and self._holding is not None:
+            self._holding.go_on()
         self._wake()
 
     def _abandon(self, error: errors.VarlogError) -> None:
-        if not self._ended:
+        if not self._ended or self._is_held:
             self._chunks.clear()
+            self._is_held = False
             self._on_end(error)
+        if self._holding is not None:
+            self._holding.close()
 
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -196,7 +114,7 @@ class Feed:
 
     def take(self) -> EntryBatch | None:
         """The next batch, if it is there; None also after one that was passed over."""
-        if not self._chunks:
+        if not self._chunks or self._is_held:
             return None
         chunk = self._chunks.popleft()
         data = chunk.stored[6]
@@ -208,35 +126,73 @@ class Feed:
         except errors.VarlogError as error:
             self._begin_again(chunk.glsn, error)
             return None
+        flags = opened.header.flags
+        judgement = self._judge(chunk, opened) if flags and not self._with_fill else Judgement.SHOW
+        if judgement is Judgement.HOLD:
+            self._hold(chunk)
+            return None
         if self._held <= limits.CLIENT_READ_AHEAD_BYTES // 2 and not self._ended:
+            self._is_paused = False
             self._core.resume(self._session.loop.time())
         self.position = GLSN(chunk.glsn + chunk.count)
-        if opened.header.flags & _JUNK and not self._with_fill:
+        if judgement is Judgement.PASS:
             self.filled += chunk.count
             return None
         return EntryBatch(chunk, opened)
 
+    def _judge(self, chunk: Chunk, opened: batch.RecordBatch) -> Judgement:
+        """What to do with a batch that is not plain."""
+        if self._verdicts_of is None:
+            return Judgement.PASS if opened.header.flags & _PASSED else Judgement.SHOW
+        if self._holding is None:
+            self._holding = Holding(self._verdicts_of, self._begun_at, self, self._on_news)
+        return self._holding.committed.judge(chunk, opened, self._session.loop.time())
+
+    def _hold(self, chunk: Chunk) -> None:
+        """Wait until the transaction is decided that a chunk is of; what was read behind it may say so."""
+        assert self._holding is not None
+        self._chunks.appendleft(chunk)
+        self._held += len(chunk.stored[6])
+        self._is_held = True
+        self._holding.begin()
+
+    def ahead(self, position: int) -> list[Chunk]:
+        """What was read ahead and ends beyond a position."""
+        found = list(takewhile(lambda chunk: chunk.glsn + chunk.count > position, reversed(self._chunks)))
+        found.reverse()
+        return found
+
+    @property
+    def reads_on(self) -> bool:
+        """Whether what comes behind that is being read anyway."""
+        return not self._ended and not self._is_paused
+
+    def _on_news(self, error: errors.VarlogError | None) -> None:
+        """What was held is decided, or cannot be."""
+        self._is_held = False
+        if error is not None:
+            self._ended = False
+            self._abandon(error)
+        self._wake()
+
     def _begin_again(self, glsn: GLSN, error: errors.VarlogError) -> None:
         """Read a position, and all that follows it, from other replicas; if none has it sound, that is the end."""
-        at, times = self._damaged_at
-        self._damaged_at = (glsn, times + 1 if at == glsn else 1)
         self._chunks.clear()
         self._held = 0
-        self._session.dismiss(self)
-        self._ended = False
-        self._affinity += 1
-        if self._damaged_at[1] > limits.MAX_REPLICAS:
-            self._on_end(error)
-        else:
-            self._enroll(glsn)
+        self._is_paused = False
+        if self._holding is not None:  # what was seen of what follows may have been damaged, too
+            self._holding.close()
+            self._holding = None
+        self._begun_at = glsn
+        self._enroll_again(glsn, error)
 
     async def next(self, timeout: float | None) -> EntryBatch | None:
         """The next batch, waited for; None at the end."""
         deadline = None if timeout is None else self._session.loop.time() + timeout
         while (found := self.take()) is None:
-            if self._chunks:
+            if self._chunks and not self._is_held:
                 continue
-            if self._ended:
+            if self._ended and not self._is_held:
                 if self._error is not None:
                     raise copy(self._error)
                 return None
@@ -245,17 +201,25 @@ class Feed:
                 async with asyncio.timeout_at(deadline):
                     await self._waiting
             except TimeoutError:
-                raise errors.DeadlineExceeded(
-                    f"no replica brought position {self._core.next} within {timeout:.3g} s; "
-                    "see `varlog status` for nodes that are down"
-                ) from None
+                raise self._late(timeout) from None
             finally:
                 self._waiting = None
         return found
 
+    def _late(self, timeout: float | None) -> errors.VarlogError:
+        if self._is_held and self._holding is not None:
+            return self._holding.explain()
+        return errors.DeadlineExceeded(
+            f"no replica brought position {self._core.next} within {timeout:.3g} s; "
+            "see `varlog status` for nodes that are down"
+        )
 
-async def read_at_tail(session: Session, reads: ChainReads, glsn: int, now: float, deadline: float) -> Entry:
-    """One entry of a topic that a sequencer orders. Raises `Filled` where there is none, `Unwritten` and `Trimmed`."""
+
+async def read_at_tail(
+    session: Session, reads: ChainReads, glsn: int, now: float, deadline: float, *, uncommitted: bool
+) -> Entry | None:
+    """One entry of a topic that a sequencer orders; None if it is of a transaction, which may have to be committed.
+    Raises `Filled` where there is none, `Unwritten` and `Trimmed`."""
     waiting: asyncio.Future[Found] = session.loop.create_future()
 
     def done(found: Found | errors.VarlogError) -> None:
@@ -277,14 +241,20 @@ async def read_at_tail(session: Session, reads: ChainReads, glsn: int, now: floa
         reads.forget(single)
         raise
     header, data = batch.entry_of(stored[6], glsn - stored[0], stored[2])
-    if header[3] & _JUNK:
-        raise filled(glsn)
+    if header[3]:
+        if header[3] & _PASSED:
+            raise filled(glsn)
+        if not uncommitted:
+            return None
     return new_entry((glsn, data, glsn, lsid, stored[5]))
 
 
 def filled(glsn: int) -> errors.Filled:
     """What is said of a position that holds no entry."""
-    return errors.Filled(f"position {glsn} was filled: it holds no entry, and readers pass over it")
+    return errors.Filled(
+        f"position {glsn} was filled: it holds no entry, or one of a transaction that was not committed, and readers "
+        "pass over it"
+    )
 
 
 class Source(Protocol):
@@ -303,8 +273,8 @@ class Source(Protocol):
 class Batches:
     """An async iterator of batches, in GLSN order without a gap; ends at its end position.
 
-    Every position from the beginning up to `position` was delivered, but for those that hold no entry: `filled` tells
-    how many these are.
+    Every position from the beginning up to `position` was delivered, but for those that hold no entry, or one that was
+    not committed: `filled` tells how many these are.
 
     Where the log was trimmed, and has an archive, it goes on there, at the very position; where that ends, in the log
     again. That is so from the beginning on or in the middle, when a trim overtakes it.
@@ -343,7 +313,7 @@ class Batches:
 
     @property
     def filled(self) -> int:
-        """How many positions were passed over so far, because they hold no entry."""
+        """How many positions were passed over so far, because they hold no entry that is committed."""
         return self._passed if self._source is None else self._passed + self._source.filled
 
     def __aiter__(self) -> Batches:

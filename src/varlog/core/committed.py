@@ -10,8 +10,8 @@ that is earlier; then on from where the reader is. `look` says which stretch of 
 hands over its chunks, be they of a subscription to verdicts or read ahead of the reader anyway.
 
 What nobody decides expires. Once it has held the reader for its expiry, or something in the log is so much later than
-it, the tail is asked for (`wants_tail`). If there is no verdict up to there, one is to be appended (`wants_verdict`),
-and what the log then says counts: no clock decides anything.
+it, or where it began is trimmed, the tail is asked for (`wants_tail`). If there is no verdict up to there, one is to be
+appended (`wants_verdict`), and what the log then says counts: no clock decides anything.
 
 What must always hold: what was shown of a transaction, or passed over, agrees with its fate; a transaction without a
 verdict is neither.
@@ -104,7 +104,8 @@ class Committed:
         fate = self._fate((mark.txid, mark.after))
         if fate is not None:
             self.held = None
-            return Judgement.SHOW if shows(mark, chunk.glsn, fate) else Judgement.PASS
+            # By where the batch begins: it is shown as a whole, also to who begins to read in the middle of it.
+            return Judgement.SHOW if shows(mark, chunk.stored[0], fate) else Judgement.PASS
         if self.held is None or self.held.key != (mark.txid, mark.after):
             self._hold(Held(chunk.glsn, mark, now, chunk.stored[5]))
         return Judgement.HOLD
@@ -199,6 +200,8 @@ class Committed:
         if held is None or self.is_decided:
             return False
         expiry = held.mark.expiry
+        if self._floor > held.mark.after + 1:
+            return True  # nobody trims what an open one begins with: it was decided, or nobody knows of it
         return now >= held.since + expiry / 1e3 or (held.time > 0 and self.fates.time >= held.time + expiry * 1000)
 
     def due_at(self) -> float | None:

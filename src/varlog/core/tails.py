@@ -111,4 +111,7 @@ def _tail(state: MetadataState, question: GetTail) -> Tail:
     topic = state.topics.get(question.tpid)
     if topic is None:
         return Tail(question.request, errors.UnknownTopic.code)
-    return Tail(question.request, 0, topic.hwm, topic.trim, topic.epoch)
+    register = state.registers.get(question.tpid)
+    return Tail(
+        question.request, 0, topic.hwm, topic.trim, topic.epoch, len(register.open) if register is not None else 0
+    )

@@ -19,8 +19,6 @@ from itertools import chain
 from struct import Struct
 from typing import Final
 
-import msgspec
-
 from varlog import limits
 from varlog.batch import Buffer
 from varlog.core.messages import (
@@ -238,7 +236,11 @@ def chain_read(number: int) -> Codec:
     pack, unpack, size = fixed_part(ChainRead)
 
     def encode(message: ChainRead, out: Out) -> int:
-        out(sealed(pack(size, number, 0, *msgspec.structs.astuple(message))))
+        frame = pack(
+            size, number, 0, message.request, message.lsid, message.epoch, message.glsn, message.max_bytes,
+            message.wait, message.seen, message.verdicts,
+        )  # fmt: skip
+        out(sealed(frame))
         return HEADER_BYTES + size
 
     def decode(view: memoryview, begin: int, _end: int) -> Message:

@@ -170,6 +170,8 @@ class Tail(Message, frozen=True):
     trim: GLSN = GLSN(0)
     epoch: Epoch = Epoch(0)
     """Of the projection, if the topic has one: a peek in this epoch, made before the question, holds (rule 20)."""
+    transactions: int = 0
+    """How many are not known to have ended; `GetTransactions` tells which."""
 
 
 class RegisterNode(Message, frozen=True):

@@ -1,0 +1,556 @@
+"""Transactions: entries that become visible together, or not at all.
+
+    async with log.transaction("import") as transaction:
+        await transaction.append(b"one")
+        await transaction.append_batch([b"two", b"three"])
+
+What is written in a transaction is in the log at once, at positions of its own, on any log streams; readers see it when
+the COMMIT is in the log, and never if another verdict came first (`varlog.core.transacting` has the procedures). Here
+they are run with a client's connections, and the appends of one *part* are counted: what this object wrote. Several
+writers can share a transaction by beginning it with the same name, number and token; each has its own part, and whoever
+commits says which parts count.
+
+What must always hold: a part is counted in only when every append of it was acknowledged, so what a COMMIT counts is in
+the log before it. A commit that cannot be found out about is `Unknown`, and asking again tells; it is never guessed.
+What the register is told is told in the background, a bounded number at a time: if that is lost, whoever meets the
+transaction next finds out from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+
+from msgspec.structs import replace
+
+from varlog import batch, errors, limits
+from varlog.batch.transactions import MARK_TAG, Mark, VerdictKind, encode_mark, encode_verdict
+from varlog.client.connecting import check_timeout
+from varlog.client.entries import AppendResult
+from varlog.client.writing import Appender, checked, prepared
+from varlog.core import transacting
+from varlog.core.content import Fill, Tagged
+from varlog.core.fates import Fate
+from varlog.core.messages import BeginTransaction, Begun, ForgetTransactions, GetTransactions, OpenTransaction
+from varlog.core.messages import Transactions as Register
+from varlog.core.transacting import Ask, Effect, Look, Part, Peek, Procedure, Pronounce
+from varlog.types import GLSN, Ordering, TransactionID
+
+if TYPE_CHECKING:
+    from varlog.client.log import Log
+    from varlog.client.writing import Entries
+
+_T = TypeVar("_T")
+
+_MARKED: Final = int(batch.BatchFlag.TRANSACTION)
+_CONTROL: Final = int(batch.BatchFlag.CONTROL)
+_LOOKING_SHARE: Final = 0.2
+_LOOKING_SECONDS: Final = 1.0
+"""What is kept of a call's time for looking what became of a verdict, if its append takes up all the rest."""
+_AFTERWARDS_SECONDS: Final = 10.0
+"""What is done in the background may take so long, and closing waits for it for so long:"""
+_CLOSING_SECONDS: Final = 1.0
+
+
+class TransactionResult(NamedTuple):
+    """A transaction that was committed."""
+
+    glsn: GLSN
+    """Where its commit is; its entries are before that."""
+    entries: int
+
+
+class Transactions:
+    """The transactions of one client on one topic."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._session = log._session
+        self._tpid = log._tpid
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # Beginning
+
+    async def begin(
+        self, name: str, number: int | None, token: str | None, expires: float, deadline: float
+    ) -> Transaction:
+        """See `Log.begin`."""
+        _check_text("the name", name)
+        _check_text("the token of an attempt", token if token is not None else "-")
+        _check_number(number)
+        expiry = _milliseconds(expires)
+        asked_at, begun = self._session.loop.time(), _Noting()
+        procedure = transacting.begin(
+            self._tpid,
+            Ordering.COMMIT if self.log._chained is None else Ordering.SEQUENCER,
+            name,
+            secrets.token_hex(16) if token is None else token,
+            -1 if number is None else number,
+            expiry,
+        )
+        try:
+            one = await self.run(procedure, deadline, begun)
+        except BaseException:
+            if token is None and begun.transaction is not None:  # nobody else can have it
+                self.abort_later(begun.transaction, "its begin failed")
+            raise
+        return Transaction(self, one, asked_at + (one.expiry - one.age) / 1000)
+
+    # Others' transactions
+
+    async def register(self, deadline: float, *, names: bool = False) -> Register:
+        """What the metadata repository knows of the topic's transactions."""
+        message = await self._session.asking.ask(lambda request: GetTransactions(request, self._tpid, names), deadline)
+        assert isinstance(message, Register)
+        return message
+
+    async def settle(self, one: OpenTransaction, reason: str, kind: VerdictKind, deadline: float) -> Fate | None:
+        """What became of one, if need be by ending it; None if it has ended and is trimmed since."""
+        return await self.run(transacting.settle(self._tpid, one, reason, kind), deadline)
+
+    async def end(self, txid: int, reason: str, deadline: float) -> Fate | None:
+        """See `Log.end_transaction`."""
+        for one in (await self.register(deadline)).open:
+            if one.txid == txid:
+                return await self.settle(one, reason, VerdictKind.ABORT, deadline)
+        raise errors.TransactionEnded(f"no transaction {txid} is open in topic {self.log.name!r}")
+
+    async def clear(self, below: int, deadline: float) -> None:
+        """Let the register know what has ended of all that began below a position, and end what has expired."""
+        for one in (await self.register(deadline)).open:
+            if one.after < below:
+                if one.age >= one.expiry:
+                    await self.settle(one, "it expired", VerdictKind.EXPIRE, deadline)
+                elif (fate := await self.log._fate(one.txid, one.after, None, deadline)) is not None:
+                    await self.run(transacting.tell(self._tpid, one.txid, fate), deadline)
+
+    async def forget(self, name: str, deadline: float) -> None:
+        """See `Log.forget_transactions`."""
+        _check_text("the name", name)
+        await self._session.asking.ask(
+            lambda request: ForgetTransactions(request, self._tpid, name), deadline, changes=True
+        )
+
+    # Running procedures
+
+    async def run(self, procedure: Procedure[_T], deadline: float, noting: _Noting | None = None) -> _T:
+        """Do what a procedure wants done; what it returns, or raises."""
+        answer: Any = None
+        try:
+            while True:
+                effect = procedure.send(answer)
+                try:
+                    answer = await self._do(effect, deadline)
+                except errors.VarlogError as error:
+                    answer = error
+                if noting is not None:
+                    noting.note(answer)
+        except StopIteration as stop:
+            value: _T = stop.value
+            return value
+        finally:
+            procedure.close()
+
+    async def _do(self, effect: Effect, deadline: float) -> Any:
+        match effect:
+            case Ask(message):
+                return await self._session.asking.ask(
+                    lambda request: replace(message, request=request),
+                    deadline,
+                    changes=isinstance(message, BeginTransaction),
+                    whatever=True,
+                )
+            case Pronounce(verdict):
+                return await self._pronounce(encode_verdict(verdict), deadline)
+            case Look(txid, after, upto):
+                return await self.log._fate(txid, after, upto, deadline)
+            case Peek():
+                return GLSN(await self.log.tail(timeout=max(1e-3, deadline - self._session.loop.time())))
+
+    async def _pronounce(self, entry: bytes, deadline: float) -> GLSN:
+        left = deadline - self._session.loop.time()
+        allowed = left - min(_LOOKING_SECONDS, _LOOKING_SHARE * left)
+        result = await self.log._append(Tagged([entry], _CONTROL), len(entry), max(1e-3, allowed))
+        return result.glsn
+
+    # Afterwards
+
+    def later(self, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Do something in the background, and tell nobody what came of it."""
+        if len(self._tasks) >= limits.MAX_TRANSACTION_TASKS or self._session.closed is not None:
+            return
+
+        async def quietly() -> None:
+            with suppress(errors.VarlogError):
+                await work()
+
+        task = self._session.loop.create_task(quietly(), name="what became of a transaction")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def tell_later(self, one: OpenTransaction, fate: Fate) -> None:
+        self.later(lambda: self.run(transacting.tell(self._tpid, one.txid, fate), self._afterwards()))
+
+    def settle_later(self, one: OpenTransaction) -> None:
+        self.later(lambda: self.settle(one, "its owner gave it up", VerdictKind.ABORT, self._afterwards()))
+
+    def abort_later(self, one: OpenTransaction, reason: str) -> None:
+        self.later(lambda: self.abort(one, reason, self._afterwards()))
+
+    async def abort(self, one: OpenTransaction, reason: str, deadline: float) -> None:
+        await self.run(transacting.abort(self._tpid, one, reason), deadline)
+
+    def _afterwards(self) -> float:
+        return self._session.loop.time() + _AFTERWARDS_SECONDS
+
+    async def close(self) -> None:
+        """Wait a little for what is under way in the background, and give up the rest."""
+        if self._tasks and self._session.closed is None:
+            await asyncio.wait(self._tasks, timeout=_CLOSING_SECONDS)
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+class _Noting:
+    """Which transaction was begun, for when its begin does not come to its end."""
+
+    transaction: OpenTransaction | None = None
+
+    def note(self, answer: Any) -> None:
+        if isinstance(answer, Begun) and not answer.code:
+            self.transaction = answer.transaction
+
+
+class Transaction:
+    """One writer's share of a transaction. Made by `Log.begin` and `Log.transaction`.
+
+    An append that was sent and did not succeed, or that was cancelled, ends it: it can only be aborted then.
+
+    >>> import asyncio, tempfile, varlog
+    >>> async def main() -> None:
+    ...     with tempfile.TemporaryDirectory() as path:
+    ...         async with varlog.embedded(path) as log:
+    ...             transaction = await log.begin("orders", number=1)
+    ...             await transaction.append(b"an order")
+    ...             await transaction.append_batch([b"an item", b"another"])
+    ...             result = await transaction.commit()
+    ...             print(result.entries, [entry.data async for entry in log.subscribe(end=result.glsn)])
+    ...             try:
+    ...                 await log.begin("orders", number=1)
+    ...             except varlog.errors.AlreadyCommitted as error:
+    ...                 print(error.glsn == result.glsn)
+    >>> asyncio.run(main())
+    3 [b'an order', b'an item', b'another']
+    True
+    """
+
+    def __init__(self, transactions: Transactions, one: OpenTransaction, expires_at: float) -> None:
+        self._transactions = transactions
+        self._log = log = transactions.log
+        self._appends = log._appends
+        self._time = log._time
+        self._one = one
+        self._expires_at = expires_at
+        self._part = secrets.randbits(63) + 1
+        mark = Mark(one.txid, one.after, self._part, one.expiry)
+        self._extensions = {MARK_TAG: encode_mark(mark)}
+        self._bytes = self._entries = self._last = 0
+        self._under_way = 0
+        self._idle: list[asyncio.Future[None]] = []
+        self._failed: errors.VarlogError | None = None
+        """Why an append of it is not in the log, or may not be."""
+        self._closed: errors.VarlogError | None = None
+        """Why nothing can be added."""
+        self._ending = asyncio.Lock()
+        self._tried = False
+        """Whether its commit may be in the log."""
+        self._ended: TransactionResult | errors.VarlogError | None = None
+
+    @property
+    def id(self) -> TransactionID:
+        return self._one.txid
+
+    @property
+    def name(self) -> str:
+        return self._one.name
+
+    @property
+    def number(self) -> int | None:
+        return self._one.number if self._one.number >= 0 else None
+
+    # Writing
+
+    async def append(self, data: batch.Buffer, *, timeout: float | None = None) -> AppendResult:
+        """Append one entry, as `Log.append`."""
+        if type(data) is not bytes:
+            data = checked(data)
+        return await self._append([data], len(data), timeout)
+
+    async def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
+        """Append entries together, as `Log.append_batch`."""
+        return await self._append(*prepared(entries), timeout)
+
+    def appender(
+        self, *, window: int = 256, codec: batch.Codec = batch.Codec.NONE, timeout: float | None = None
+    ) -> Appender:
+        """Append in a pipeline, as `Log.appender`."""
+        seconds = self._log._timeout if timeout is None else check_timeout(timeout)
+        return _TransactionAppender(self, self._appends, window, codec, seconds)
+
+    async def _append(self, entries: Any, size: int, timeout: float | None) -> AppendResult:
+        deadline = self._log._deadline(timeout)
+        content = self.enter(entries, size)
+        try:
+            appends = self._appends
+            if not appends.room.try_take(size):
+                await appends.take(appends.room, size, deadline)
+            future = appends.submit(self._log._pool.next(), content, size, deadline, self._time())
+        except BaseException:
+            self.leave(size)
+            raise
+        future.add_done_callback(self.on_done)
+        return await future
+
+    def enter(self, entries: Any, size: int) -> Tagged:
+        """What an append of it is to bring, which counts as under way from now on."""
+        if self._closed is not None:
+            raise copy(self._closed)
+        if self._time() >= self._expires_at:
+            self._closed = self._ended = self._expired()
+            self._transactions.abort_later(self._one, "it expired")
+            raise copy(self._closed)
+        if self._bytes + size > limits.MAX_TRANSACTION_BYTES:
+            raise errors.TransactionTooLarge(
+                f"transaction {self.id} of {self.name!r} has {self._bytes} bytes of this writer; with {size} more it "
+                f"would exceed {limits.MAX_TRANSACTION_BYTES}. Commit what it has, or abort it"
+            )
+        self._bytes += size
+        self._under_way += 1
+        return Tagged(entries, _MARKED, self._extensions)
+
+    def leave(self, size: int) -> None:
+        """An append was not sent."""
+        self._bytes -= size
+        self._on_decided()
+
+    def on_done(self, future: asyncio.Future[AppendResult]) -> None:
+        """An append that was sent is decided, or given up."""
+        if future.cancelled():
+            self._fail(errors.Unknown("an append was cancelled; it may have happened"))
+        elif (error := future.exception()) is not None:
+            assert isinstance(error, errors.VarlogError), "appends end with such errors"
+            self._fail(error)
+        else:
+            result = future.result()
+            self._entries += result.count
+            self._last = max(self._last, result.end - 1)
+        self._on_decided()
+
+    def _fail(self, error: errors.VarlogError) -> None:
+        self._failed = self._failed or error
+
+    def _on_decided(self) -> None:
+        self._under_way -= 1
+        if not self._under_way:
+            for waiting in self._idle:
+                if not waiting.done():
+                    waiting.set_result(None)
+            self._idle.clear()
+
+    def _expired(self) -> errors.VarlogError:
+        return errors.TransactionAborted(
+            f"transaction {self.id} of {self.name!r} expired: it may take {self._one.expiry / 1000:g} s; begin another "
+            "one, with more time (expires=) if need be"
+        )
+
+    # Ending
+
+    async def finish(self, *, timeout: float | None = None) -> Part:
+        """Add nothing more, and wait until all of it is acknowledged: this writer's share, for who commits. Raises what
+        kept an append of it from the log, if anything did."""
+        deadline = self._log._deadline(timeout)
+        self._close(f"this share of transaction {self.id} of {self.name!r} is finished")
+        await self._settled(deadline)
+        if self._failed is not None:
+            raise copy(self._failed)
+        return Part(self._part, self._entries, self._last)
+
+    def _close(self, why: str) -> None:
+        if self._closed is None:
+            self._closed = errors.TransactionEnded(f"{why}; nothing can be added to it")
+
+    async def _settled(self, deadline: float) -> None:
+        """Wait until nothing of it is under way."""
+        while self._under_way:
+            waiting = self._transactions._session.loop.create_future()
+            self._idle.append(waiting)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await waiting
+            except TimeoutError:
+                raise errors.DeadlineExceeded(
+                    f"{self._under_way} appends of transaction {self.id} are still under way; allow more time"
+                ) from None
+
+    async def commit(self, parts: Iterable[Part] | None = None, *, timeout: float | None = None) -> TransactionResult:
+        """Make what was written visible: all of this writer's, and of other writers the `parts` that they `finish`ed.
+
+        If it raises `Unknown`, call it again: it says what became of the commit.
+        """
+        deadline = self._log._deadline(timeout)
+        async with self._alone(deadline):
+            if isinstance(self._ended, TransactionResult):
+                return self._ended
+            if self._ended is not None:
+                raise copy(self._ended)
+            counted = await self._counted(parts, deadline)
+            self._tried = True
+            try:
+                fate = await self._transactions.run(transacting.commit(self._one, counted), deadline)
+            except (errors.TransactionAborted, errors.AlreadyCommitted) as error:
+                self._ended = error
+                self._transactions.settle_later(self._one)
+                raise
+            except errors.TransactionEnded as error:
+                self._ended = error
+                # Readers cannot see any more why it ended, and need not wait until it expires.
+                self._transactions.abort_later(self._one, "it had ended, and was trimmed")
+                raise
+            self._ended = result = TransactionResult(fate.glsn, sum(part.entries for part in counted))
+            self._transactions.tell_later(self._one, fate)
+            return result
+
+    async def _counted(self, parts: Iterable[Part] | None, deadline: float) -> Sequence[Part]:
+        """What the commit counts in. If that is not all in the log, or it is too late, the transaction is aborted."""
+        others = _checked_parts(() if parts is None else parts, self._one)
+        self._close(f"transaction {self.id} of {self.name!r} is being committed")
+        if self._time() >= self._expires_at and not self._tried:
+            await self._refuse(self._expired(), deadline)
+        await self._settled(deadline)
+        if self._failed is not None:
+            error = errors.TransactionAborted(
+                f"an append of transaction {self.id} of {self.name!r} failed, so it was aborted: {self._failed}"
+            )
+            error.__cause__ = self._failed
+            await self._refuse(error, deadline)
+        own = Part(self._part, self._entries, self._last)
+        return [own, *(part for part in others if part.part != own.part)]
+
+    async def _refuse(self, error: errors.VarlogError, deadline: float) -> NoReturn:
+        """It cannot be committed, and is aborted instead. If that does not succeed it expires: nobody commits it."""
+        self._closed = self._ended = error
+        try:
+            await self._transactions.abort(self._one, str(error), deadline)
+        except errors.AlreadyCommitted as found:  # by somebody else who has joined it
+            self._closed = self._ended = error = found
+        except errors.VarlogError as failure:
+            error.add_note(f"the abort failed: {failure}")
+        raise error
+
+    async def abort(self, reason: str = "", *, timeout: float | None = None) -> None:
+        """Make sure that nothing of it is ever visible. Raises `AlreadyCommitted` if it was committed before."""
+        deadline = self._log._deadline(timeout)
+        self._close(f"transaction {self.id} of {self.name!r} was aborted")
+        async with self._alone(deadline):
+            if isinstance(self._ended, TransactionResult):
+                raise errors.TransactionEnded(
+                    f"transaction {self.id} of {self.name!r} was committed at {self._ended.glsn}"
+                )
+            if self._ended is None:
+                await self._transactions.abort(self._one, reason, deadline)
+                self._ended = errors.TransactionEnded(f"transaction {self.id} of {self.name!r} was aborted")
+
+    @asynccontextmanager
+    async def _alone(self, deadline: float) -> AsyncIterator[None]:
+        """One end at a time."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._ending.acquire()
+        except TimeoutError:
+            raise errors.DeadlineExceeded("another commit or abort of the transaction is under way") from None
+        try:
+            yield
+        finally:
+            self._ending.release()
+
+    async def leave_block(self, error: BaseException | None) -> None:
+        """The end of a block: commit, or abort if it failed, unless one or the other was tried in it."""
+        if error is None:
+            if self._ended is None:
+                await self.commit()
+        elif self._ended is None and not self._tried:
+            reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, Exception):
+                with suppress(errors.VarlogError):  # then it expires
+                    await self.abort(reason)
+            else:
+                self._close(f"transaction {self.id} of {self.name!r} was aborted")
+                self._transactions.abort_later(self._one, reason)
+
+    def __repr__(self) -> str:
+        return f"<Transaction {self.id} of {self.name!r}, number {self.number}>"
+
+
+class _TransactionAppender(Appender):
+    """Appends of a transaction, pipelined."""
+
+    def __init__(self, transaction: Transaction, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._transaction = transaction
+
+    async def _send(self, entries: Any, size: int) -> asyncio.Future[AppendResult]:
+        if isinstance(entries, Fill):
+            raise errors.InvalidArgument("a transaction has entries only; fill positions without it")
+        content = self._transaction.enter(entries, size)
+        try:
+            future = await super()._send(content, size)
+        except BaseException:
+            self._transaction.leave(size)
+            raise
+        future.add_done_callback(self._transaction.on_done)
+        return future
+
+
+def _checked_parts(parts: Iterable[Part], one: OpenTransaction) -> list[Part]:
+    found: dict[int, Part] = {}
+    values: tuple[Any, ...]
+    for given in parts:
+        values = tuple(given)
+        if len(values) != 3 or not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in values):
+            raise errors.InvalidArgument(f"{given!r} is no part of a transaction; `finish` returns one")
+        part = Part(*values)
+        if part.entries and part.last <= one.after:
+            raise errors.InvalidArgument(f"{given!r} is a part of another transaction than {one.txid}")
+        if found.setdefault(part.part, part) != part:
+            raise errors.InvalidArgument(f"part {part.part} is counted twice, and differently")
+    written = [part for part in found.values() if part.entries]
+    if len(written) >= limits.MAX_TRANSACTION_PARTS:
+        raise errors.TransactionTooLarge(
+            f"{len(written)} parts; fewer than {limits.MAX_TRANSACTION_PARTS} can be committed beside one's own"
+        )
+    return written
+
+
+def _check_text(what: str, text: object) -> None:
+    most = limits.MAX_TRANSACTION_NAME
+    if not isinstance(text, str) or not 1 <= len(text) <= most or not text.isprintable():
+        raise errors.InvalidArgument(f"{what} of a transaction is a text of 1 to {most} printable characters")
+
+
+def _check_number(number: object) -> None:
+    most = limits.MAX_TRANSACTION_NUMBER
+    if number is not None and (not isinstance(number, int) or not 0 <= number <= most):
+        raise errors.InvalidArgument(f"the number of a transaction goes from 0 to {most}, not {number!r}")
+
+
+def _milliseconds(expires: Any) -> int:
+    most = limits.MAX_TRANSACTION_SECONDS
+    if not isinstance(expires, int | float) or not 0.001 <= expires <= most:
+        raise errors.InvalidArgument(f"a transaction expires after 0.001 to {most:g} s, not {expires!r}")
+    return round(expires * 1000)

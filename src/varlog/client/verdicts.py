@@ -1,0 +1,400 @@
+"""Verdicts: what became of transactions, found in the log for whoever has to know.
+
+A `VerdictFeed` reads nothing but verdicts, from a position on, in order. Who ends a transaction asks for its fate up to
+a position (`Verdicts.fate`); stretches of the log that were looked through for that are kept a while, so that the next
+question goes on where the last one ended. A reader that has met a transaction which is not decided is held by it
+(`Holding`): it looks for the verdict, and if nobody pronounces one in time, has it expire.
+
+A topic without transactions never has any of this at work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from copy import copy
+from typing import Final, Protocol
+
+from varlog import errors, limits
+from varlog.batch import BatchFlag
+from varlog.batch.transactions import Verdict, encode_verdict
+from varlog.client.entries import AppendResult
+from varlog.client.session import Session
+from varlog.client.streaming import Chained, Streaming
+from varlog.core.committed import PRONOUNCE_AGAIN, Committed
+from varlog.core.content import Tagged
+from varlog.core.fates import Fate, Fates, Key
+from varlog.core.merging import Chunk
+from varlog.types import GLSN, TopicID, TransactionID
+
+KEPT_STRETCHES: Final = 4
+"""That nobody looks through at the moment."""
+LINGER: Final = 0.02
+"""Who has just looked in vain will look again soon: so long a stretch goes on growing by itself."""
+
+Take = Callable[[Chunk], None]
+Stopped = Callable[[errors.VarlogError | None], None]
+
+
+class Append(Protocol):
+    def __call__(self, entries: Tagged, size: int, timeout: float | None) -> Awaitable[AppendResult]: ...
+
+
+class VerdictFeed(Streaming):
+    """Hands every chunk to `take`, at once and in order; one that raises is brought again, by another replica.
+    `stopped` is told why it ended, a little later; nothing if it was closed."""
+
+    def __init__(
+        self,
+        session: Session,
+        tpid: TopicID,
+        begin: int,
+        end: int | None,
+        chained: Chained | None,
+        take: Take,
+        stopped: Stopped,
+    ) -> None:
+        super().__init__(session, tpid, end, limits.CLIENT_SCAN_BYTES, None, chained, verdicts=True)
+        self.position = GLSN(begin)
+        self.end = self._end
+        self._take = take
+        self._stopped = stopped
+        self._is_paused = False
+        self._is_damaged = False
+        self._enroll(self.position)
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
+
+    @property
+    def outstanding(self) -> int:
+        return not self._ended and not self._is_paused
+
+    def pause(self) -> None:
+        """Read no more until `resume`."""
+        self._is_paused = True
+        self._core.pause()
+
+    def resume(self) -> None:
+        """Go on."""
+        if self._is_paused and not self._ended:
+            self._is_paused = False
+            self._core.resume(self._session.loop.time())
+            self._session.stir()
+
+    def close(self) -> None:
+        """Read no more."""
+        if not self._ended:
+            self._core.pause()
+            self._ended = True
+            self._session.dismiss(self)
+
+    def _deliver(self, chunk: Chunk) -> None:
+        if self._ended or self._is_damaged:
+            return
+        try:
+            self._take(chunk)
+        except errors.VarlogError as error:
+            self._is_damaged = True
+            self._session.loop.call_soon(self._begin_again, error)
+        else:
+            self.position = GLSN(chunk.glsn + chunk.count)
+
+    def _begin_again(self, error: errors.VarlogError) -> None:
+        self._is_damaged = False
+        if not self._ended and self._enroll_again(self.position, error) and self._is_paused:
+            self._core.pause()
+
+    def _on_end(self, error: errors.VarlogError | None) -> None:
+        if not self._ended:
+            self._ended = True
+            self._session.dismiss(self)
+            self._session.loop.call_soon(self._stopped, error)
+
+    def _abandon(self, error: errors.VarlogError) -> None:
+        self._on_end(error)
+
+
+class _Stretch:
+    """Verdicts from a position on, as far as somebody has looked."""
+
+    def __init__(self, verdicts: Verdicts, begin: int) -> None:
+        self.fates = Fates(begin)
+        self.error: errors.VarlogError | None = None
+        self._verdicts = verdicts
+        self._waiting: dict[asyncio.Future[Fate | None], tuple[Key, int]] = {}
+        self._feed = verdicts.feed(begin, None, self._on_chunk, self._on_stopped)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._waiting
+
+    def leads_to(self, after: int) -> bool:
+        """Whether it has all that comes after a position, or is just there."""
+        return self.error is None and self.fates.begin <= after + 1 <= self.fates.position
+
+    async def find(self, key: Key, upto: int) -> Fate | None:
+        """The fate of a transaction that it leads to; None if there is no verdict up to a position."""
+        self.fates.watch(*key)
+        found = self.fates.fate(*key)
+        waiting: asyncio.Future[Fate | None] = self._verdicts.loop.create_future()
+        try:
+            if found is None and self.fates.position <= upto:
+                self._waiting[waiting] = key, upto
+                self._feed.resume()
+                found = await waiting
+        finally:
+            self._waiting.pop(waiting, None)
+            if not any(key == other for other, _ in self._waiting.values()):
+                self.fates.forget(*key)
+            self._rest(0.0 if found is not None else LINGER)
+        return found
+
+    def close(self) -> None:
+        self._feed.close()
+
+    def _rest(self, linger: float) -> None:
+        """Read no more than somebody waits for."""
+        if not linger:
+            self._pause()
+        else:
+            self._verdicts.loop.call_later(linger, self._pause)
+
+    def _pause(self) -> None:
+        if not self._waiting and not self._feed.ended:
+            self._feed.pause()
+
+    def _on_chunk(self, chunk: Chunk) -> None:
+        self.fates.on_chunk(chunk)
+        for waiting, (key, upto) in self._waiting.items():
+            found = self.fates.fate(*key)
+            if (found is not None or self.fates.position > upto) and not waiting.done():
+                waiting.set_result(found)
+
+    def _on_stopped(self, error: errors.VarlogError | None) -> None:
+        if isinstance(error, errors.Lost):  # verdicts with it
+            self.fates.pass_to(error.end)
+            try:
+                self._feed = self._verdicts.feed(self.fates.position, None, self._on_chunk, self._on_stopped)
+                return
+            except errors.VarlogError as refusal:
+                error = refusal
+        self.error = error if error is not None else errors.Closed("the log was closed")
+        for waiting in self._waiting:
+            if not waiting.done():
+                waiting.set_exception(copy(self.error))
+
+
+class Verdicts:
+    """See the module's text. Of one client's topic."""
+
+    def __init__(
+        self,
+        session: Session,
+        tpid: TopicID,
+        chained: Chained | None,
+        tail: Callable[[float], Awaitable[int]],
+        append: Append,
+        timeout: float,
+    ) -> None:
+        self.loop = session.loop
+        self.timeout = timeout
+        self._session = session
+        self._tpid = tpid
+        self._chained = chained
+        self.tail = tail
+        """Asks for it, with a timeout."""
+        self._append = append
+        self._stretches: list[_Stretch] = []
+
+    def feed(self, begin: int, end: int | None, take: Take, stopped: Stopped) -> VerdictFeed:
+        return VerdictFeed(self._session, self._tpid, begin, end, self._chained, take, stopped)
+
+    async def pronounce(self, verdict: Verdict, timeout: float | None) -> GLSN:
+        """Append a verdict; returns where it is, which says nothing of whether it is the first."""
+        entry = encode_verdict(verdict)
+        appended = await self._append(Tagged([entry], int(BatchFlag.CONTROL)), len(entry), timeout)
+        return appended.glsn
+
+    async def fate(self, txid: TransactionID, after: GLSN, upto: int | None, deadline: float) -> Fate | None:
+        """The first verdict on a transaction; None if there is none up to a position, or up to a tail asked for now.
+        Raises `Trimmed` if not all of that can be read any more."""
+        if upto is None:
+            upto = await self.tail(max(1e-3, deadline - self.loop.time()))
+        stretch = self._stretch(after)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await stretch.find((txid, after), upto)
+        except TimeoutError:
+            raise errors.DeadlineExceeded(
+                f"verdicts on transaction {txid} were read up to {stretch.fates.position - 1}, not up to {upto}, in "
+                "time; see `varlog status` for nodes that are down"
+            ) from None
+
+    def _stretch(self, after: int) -> _Stretch:
+        kept = [stretch for stretch in self._stretches if stretch.error is None]
+        found = max((s for s in kept if s.leads_to(after)), key=lambda s: s.fates.position, default=None)
+        if found is None:
+            found = _Stretch(self, after + 1)
+        else:
+            kept.remove(found)
+        idle = [stretch for stretch in kept if stretch.is_idle]
+        for stretch in idle[: max(0, len(idle) - KEPT_STRETCHES + 1)]:
+            stretch.close()
+            kept.remove(stretch)
+        self._stretches = [*kept, found]
+        return found
+
+
+class Reader(Protocol):
+    """Who is held, and reads on as far as it may."""
+
+    def ahead(self, position: int) -> list[Chunk]: ...
+
+    @property
+    def reads_on(self) -> bool: ...
+
+
+class Holding:
+    """What a reader is held by, and what is done that it may go on. `news` is called when it may, or with why it
+    cannot."""
+
+    def __init__(self, verdicts: Verdicts, begin: int, reader: Reader, news: Stopped) -> None:
+        self.committed = Committed(begin)
+        self._topic = verdicts
+        self._reader = reader
+        self._news = news
+        self._feed: VerdictFeed | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._expiring: asyncio.Task[None] | None = None
+        self._progress = asyncio.Event()
+
+    def explain(self) -> errors.TransactionOpen:
+        """Why nothing comes."""
+        held = self.committed.held
+        assert held is not None, "asked only while it is"
+        return errors.TransactionOpen(
+            f"position {held.glsn} is of transaction {held.mark.txid}, which is not decided yet; it expires after "
+            f"{held.mark.expiry / 1e3:g} s, unless it is committed or aborted (`varlog txn abort`) before"
+        )
+
+    def begin(self) -> None:
+        """The reader is held."""
+        due_at = self.committed.due_at()
+        if due_at is not None and self._timer is None:
+            self._timer = self._topic.loop.call_at(due_at, self._on_due)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Look through what was read ahead, and have more read; called whenever there may be something new."""
+        self._progress.set()
+        committed = self.committed
+        if committed.held is None:
+            return
+        brings_more = self._look_ahead()
+        look = committed.look
+        if look is None:
+            self._done()
+            self._news(None)
+            return
+        if look.end is not None or not brings_more:
+            self._read(look.begin, look.end)
+        if (self._expiring is None or self._expiring.done()) and committed.wants_tail(self._topic.loop.time()):
+            self._expiring = self._topic.loop.create_task(self._expire())
+
+    def _look_ahead(self) -> bool:
+        """Whether what is still wanted comes to the reader anyway."""
+        look = self.committed.look
+        if look is None or look.end is not None:
+            return False
+        try:
+            for chunk in self._reader.ahead(look.begin):
+                self.committed.on_chunk(chunk)
+        except errors.VarlogError:
+            return False  # it is damaged; the reader finds out when it comes there, and until then others bring it
+        return self._reader.reads_on
+
+    def _read(self, begin: GLSN, end: GLSN | None) -> None:
+        feed = self._feed
+        if feed is not None and not feed.ended and feed.end == end and feed.position == begin:
+            feed.resume()
+            return
+        if feed is not None:
+            feed.close()
+            self._feed = None
+        try:
+            self._feed = self._topic.feed(begin, end, self._on_chunk, self._on_stopped)
+        except errors.VarlogError as error:  # the client was closed, or has too much under way
+            self._fail(error)
+
+    def _fail(self, error: errors.VarlogError) -> None:
+        self.close()
+        self._news(error)
+
+    def _on_chunk(self, chunk: Chunk) -> None:
+        if self.committed.held is not None:
+            self.committed.on_chunk(chunk)
+            self.go_on()
+
+    def _on_stopped(self, error: errors.VarlogError | None) -> None:
+        committed = self.committed
+        self._feed = None
+        if isinstance(error, errors.Trimmed):
+            committed.on_trimmed(error.first)
+            if committed.trimmed is not None:
+                self._fail(errors.Trimmed(committed.trimmed))
+                return
+        elif isinstance(error, errors.Lost):
+            committed.on_lost(error.end)
+        elif error is not None:
+            self._fail(error)
+            return
+        self.go_on()
+
+    # Expiry
+
+    def _on_due(self) -> None:
+        self._timer = None
+        self.go_on()
+
+    async def _expire(self) -> None:
+        """Have what holds the reader expire, by a verdict, unless there is one."""
+        committed, loop = self.committed, self._topic.loop
+        held = committed.held
+        while held is not None and committed.held is held and not committed.is_decided:
+            self._progress.clear()
+            try:
+                if committed.wants_tail(loop.time()):
+                    committed.on_tail(held.key, await self._topic.tail(self._topic.timeout))
+                verdict = committed.wants_verdict(loop.time())
+                if verdict is not None:
+                    committed.on_pronounced(loop.time())
+                    # What was looked through so far has no verdict; now all up to this one has to be.
+                    committed.on_tail(held.key, await self._topic.pronounce(verdict, self._topic.timeout))
+            except errors.VarlogError:
+                pass  # it is tried again as long as somebody waits
+            try:
+                async with asyncio.timeout(PRONOUNCE_AGAIN):
+                    await self._progress.wait()
+            except TimeoutError:
+                pass
+
+    def _done(self) -> None:
+        if self._feed is not None:
+            self._feed.pause()
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        expiring, self._expiring = self._expiring, None
+        if expiring is not None and not self._topic.loop.is_closed():
+            expiring.cancel()
+
+    def close(self) -> None:
+        """Nobody reads any more."""
+        if self._feed is not None:
+            self._feed.close()
+        self._stop()
