@@ -18,6 +18,7 @@ def test_without_options_a_batch_is_everything_and_a_stream_is_what_comes() -> N
     assert batch.fail_on_data_loss
     assert batch.log_streams is None
     assert not batch.pushdown
+    assert not batch.uncommitted
 
 
 def test_names_are_taken_in_any_case() -> None:
@@ -38,6 +39,7 @@ def test_what_options_say() -> None:
             "maxBytesPerTrigger": "20",
             "minPartitions": "4",
             "maxRecordsPerPartition": "100",
+            "isolationLevel": "Read_Uncommitted",
             "failOnDataLoss": "false",
             "connectTimeoutMs": "1500",
             "pollTimeoutMs": "2500",
@@ -51,6 +53,7 @@ def test_what_options_say() -> None:
     assert options.columns == ("payload", "glsn")
     assert (options.max_offsets, options.max_bytes, options.min_partitions, options.max_records) == (10, 20, 4, 100)
     assert not options.fail_on_data_loss
+    assert options.uncommitted
 
 
 @pytest.mark.parametrize(
@@ -89,6 +92,7 @@ def test_metadata_can_be_left_out() -> None:
         ("failOnDataLoss", "yes", "true or false"),
         ("includeMetadata", "1", "true or false"),
         ("pushdown", "on", "true or false"),
+        ("isolationLevel", "serializable", "read_committed or read_uncommitted"),
         ("logStreams", "1,two", "numbers of log streams"),
         ("logStreams", "0", "numbers of log streams"),
         ("columns", "glsn,key", "one or more of glsn, llsn, log_stream, timestamp, payload, each once"),

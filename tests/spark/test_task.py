@@ -248,7 +248,7 @@ def test_P1_a_range_that_is_not_exactly_what_was_asked_for_is_an_error(
     batches: list[tuple[int, int]], position: int, filled: int, said: str
 ) -> None:
     liar: Any = _Liar([_batch(*batch) for batch in batches], position, filled)
-    scan = _Scan(liar, 1, 11, 0, 1.0)
+    scan = _Scan(liar, 1, 11, 0, 1.0, uncommitted=False)
     with pytest.raises(errors.ConsistencyViolation, match=said):
         list(scan.groups())
     scan.close()

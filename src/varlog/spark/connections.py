@@ -15,7 +15,7 @@ import atexit
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -84,6 +84,15 @@ class Connections:
             yield held.log
         finally:
             self.run(self._release(held))
+
+    @contextlib.asynccontextmanager
+    async def using(self, connection: Connection) -> AsyncIterator[varlog.Log]:
+        """The same in the event loop."""
+        held = await self._acquire(connection)
+        try:
+            yield held.log
+        finally:
+            await self._release(held)
 
     def ask(self, connection: Connection, question: Callable[[varlog.Log], Coroutine[Any, Any, _T]]) -> _T:
         """Ask the log something that changes nothing; again, if that could help."""

@@ -25,6 +25,9 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 Position = int | Literal["earliest", "latest"]
 
+READ_COMMITTED: Final = "read_committed"
+READ_UNCOMMITTED: Final = "read_uncommitted"
+
 MAX_POSITION: Final = (1 << 63) - 1
 PAYLOAD_ONLY: Final = ("payload",)
 
@@ -47,6 +50,7 @@ OPTIONS: Final[Mapping[str, str]] = {
     "maxBytesPerTrigger": "about the most bytes of a micro-batch",
     "minPartitions": "the least number of partitions",
     "maxRecordsPerPartition": "the most positions of a partition",
+    "isolationLevel": "whether entries of transactions are read before they are committed",
     "failOnDataLoss": "whether a query ends when what it is to read is no longer there",
     "pushdown": "whether conditions on glsn and timestamp limit what is read",
     "connectTimeoutMs": "how long to wait for the cluster to answer",
@@ -95,6 +99,8 @@ class Options(NamedTuple):
     max_bytes: int
     min_partitions: int
     max_records: int
+    uncommitted: bool
+    """Entries of transactions are read whatever becomes of them."""
     fail_on_data_loss: bool
     pushdown: bool
 
@@ -115,6 +121,7 @@ def parse(given: Mapping[str, str], *, streaming: bool | None) -> Options:
         max_bytes=reading.number("maxBytesPerTrigger", 0, least=1),
         min_partitions=reading.number("minPartitions", 0, least=1, most=1 << 20),
         max_records=reading.number("maxRecordsPerPartition", 0, least=1),
+        uncommitted=_is_uncommitted(reading),
         fail_on_data_loss=reading.flag("failOnDataLoss", default=True),
         pushdown=reading.flag("pushdown", default=False),
     )
@@ -136,6 +143,7 @@ _CALLED_OTHERWISE: Final = {
     "subscribe": "topic",
     "assign": "logStreams",
     "kafkaconsumer.polltimeoutms": "pollTimeoutMs",
+    "kafka.isolation.level": "isolationLevel",
 }
 """What people try who know Kafka's source, or those of files."""
 
@@ -231,6 +239,13 @@ def _tls(reading: Reading) -> TlsFiles | None:
         return TlsFiles.of(*map(reading.text, TLS_OPTIONS))
     except InvalidArgument:
         raise BadOption(f"{', '.join(TLS_OPTIONS)}: these options are given together or not at all") from None
+
+
+def _is_uncommitted(reading: Reading) -> bool:
+    value = reading.text("isolationLevel") or READ_COMMITTED
+    if value.lower() not in {READ_COMMITTED, READ_UNCOMMITTED}:
+        raise refused("isolationLevel", value, f"{READ_COMMITTED} or {READ_UNCOMMITTED}")
+    return value.lower() == READ_UNCOMMITTED
 
 
 def _columns(reading: Reading) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ they spread over the replicas.
 
 What is asked for is held against what is there: the log from its first position on, and its archive, if one is
 attached. What lies beyond the tail is refused; what is no longer there ends the query with `DataLoss`, or is left out
-if the query says so.
+if the query says so. The latest position is the one before the first transaction that is not decided yet, unless what
+is not committed is to be read as well: what a query reads is decided before it is planned.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ class Extent(NamedTuple):
         return [(low, min(high, end)) for low, high in gaps if low < min(high, end)]
 
 
+async def latest_of(log: varlog.Log, options: Options) -> int:
+    """Up to where a query goes that names no end."""
+    return (await log.tail() if options.uncommitted else await log.stable()) + 1
+
+
 async def extent_of(log: varlog.Log) -> Extent:
     """What there is now. The archive is looked at last: it may have grown since, and the log been trimmed behind it."""
     end = await log.tail() + 1
@@ -86,21 +92,23 @@ def check_log_streams(log: varlog.Log, options: Options) -> None:
         )
 
 
-async def resolve(log: varlog.Log, extent: Extent, start: Start) -> int:
+async def resolve(log: varlog.Log, extent: Extent, start: Start, options: Options) -> int:
     """The position that an option means."""
     if start.timestamp is not None:
         return min(await log.find_time(start.timestamp), extent.end)
     if start.position == EARLIEST:
         return extent.earliest
     if start.position == LATEST or start.position is None:
-        return extent.end
+        return min(await latest_of(log, options), extent.end)
     return start.position
 
 
 async def range_of(log: varlog.Log, extent: Extent, options: Options) -> tuple[int, int]:
     """The range that a batch query asks for."""
-    begin = await resolve(log, extent, options.start)
-    end = await resolve(log, extent, options.end)
+    begin = await resolve(log, extent, options.start, options)
+    end = await resolve(log, extent, options.end, options)
+    if options.end.timestamp is not None:
+        end = min(end, max(begin, await latest_of(log, options)))
     for name, position in (("startingOffsets", begin), ("endingOffsets", end)):
         if position > extent.end:
             raise errors.BadOption(
@@ -185,7 +193,7 @@ async def mean_bytes(log: varlog.Log, begin: int, end: int) -> float:
 
 async def _bytes_at(log: varlog.Log, position: int) -> int:
     try:
-        return len((await log.read(position)).data)
+        return len((await log.read(position, uncommitted=True)).data)
     except (errors.Filled, errors.Trimmed, errors.Lost):
         return 0
 

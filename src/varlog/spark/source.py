@@ -90,6 +90,7 @@ def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.R
         affinity,
         columns=options.columns,
         log_streams=options.log_streams,
+        uncommitted=options.uncommitted,
         fail_on_data_loss=options.fail_on_data_loss,
     )
 

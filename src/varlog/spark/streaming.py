@@ -2,7 +2,8 @@
 
 An offset is one number for all log streams, the next position to read: `{"glsn": 4711}`. Everything below it has been
 read and nothing from it on, so a micro-batch is a range of the total order, and what is in it has happened before
-whatever is not yet. A micro-batch that has to be repeated has the same range, and so the same rows.
+whatever is not yet. A micro-batch that has to be repeated has the same range, and so the same rows: it ends before the
+first transaction that is not decided, so what it shows of transactions is decided as well.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         async def find(log: varlog.Log) -> int:
             planning.check_log_streams(log, self._options)
             extent = await planning.extent_of(log)
-            begin = await planning.resolve(log, extent, self._options.start)
+            begin = await planning.resolve(log, extent, self._options.start, self._options)
             if begin > extent.end:
                 raise errors.BadOption(
                     f"option startingOffsets = '{begin}': the log ends before {extent.end}; "
@@ -76,7 +77,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"glsn": connections.ask(self._options.connection, find)}
 
     async def _end_of_batch(self, log: varlog.Log, begin: int, limit: ReadLimit) -> int:
-        end = await log.tail() + 1
+        end = await planning.latest_of(log, self._options)
+        if begin > end:
+            end = await log.tail() + 1
         if begin > end:
             raise errors.ConsistencyViolation(
                 f"the query has read up to {begin - 1}, and topic {log.name!r} ends at {end - 1}: it is another log "
@@ -108,6 +111,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _log_end(self) -> int:
         async def find(log: varlog.Log) -> int:
-            return await log.tail() + 1
+            return await planning.latest_of(log, self._options)
 
         return connections.ask(self._options.connection, find)

@@ -6,9 +6,10 @@ next ones are read; what is held at a time is bounded by the client's read-ahead
 range is.
 
 What always holds: what comes out are the entries of [begin, end) in GLSN order, each once, less those that a rule hides
-(filled positions) or that the caller does not want (other log streams). It is checked: positions ascend, stay inside of
-the range, and together with those that were passed over they are as many as the range is long. A range of which
-something is no longer there ends in `DataLoss`, or goes on behind it where the caller allows for that.
+(filled positions, verdicts on transactions, and what these did not commit) or that the caller does not want (other log
+streams). It is checked: positions ascend, stay inside of the range, and together with those that were passed over they
+are as many as the range is long. A range of which something is no longer there ends in `DataLoss`, or goes on behind it
+where the caller allows for that.
 """
 
 from __future__ import annotations
@@ -43,18 +44,19 @@ def read_range(
     *,
     columns: Sequence[str] = COLUMNS,
     log_streams: Collection[int] | None = None,
+    uncommitted: bool = False,
     fail_on_data_loss: bool = True,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The entries of [begin, end), in order, as batches of the columns.
 
     Readers with different numbers for `affinity` spread over the replicas. `log_streams` are those whose entries are
-    wanted, if not all are.
+    wanted, if not all are. With `uncommitted` also those of transactions that are open, or were not committed.
     """
     settle()
     with connections.log(connection) as log:
         position, failures = begin, 0
         while position < end:
-            scan = _Scan(log, position, end, affinity + failures, connection.poll_timeout)
+            scan = _Scan(log, position, end, affinity + failures, connection.poll_timeout, uncommitted=uncommitted)
             try:
                 for group in scan.groups():
                     failures = 0
@@ -83,14 +85,16 @@ class _Group(NamedTuple):
 class _Scan:
     """One scan from the thread of the task: the next group is read while the task deals with the one before."""
 
-    def __init__(self, log: varlog.Log, begin: int, end: int, affinity: int, timeout: float) -> None:
+    def __init__(
+        self, log: varlog.Log, begin: int, end: int, affinity: int, timeout: float, *, uncommitted: bool
+    ) -> None:
         self._begin = begin
         self._end = end
         self._next = begin
         self._count = 0
 
         async def open_scan() -> Batches:
-            return log.scan(begin, end, timeout=timeout, affinity=affinity).whole()
+            return log.scan(begin, end, timeout=timeout, affinity=affinity, uncommitted=uncommitted).whole()
 
         self._batches = connections.run(open_scan())
         self._pending: Future[_Group] | None = None
