@@ -53,6 +53,25 @@ def test_tail_shows_the_last_entries(shell: Shell, filled: str) -> None:
     assert line.endswith("e20")
 
 
+def test_what_is_not_committed_is_shown_only_if_asked_for(shell: Shell, topic: str) -> None:
+    async def write() -> None:
+        async with varlog.connect(shell.cluster, topic=topic) as log:
+            await log.append(b"plain")
+            transaction = await log.begin("job", expires=600)
+            await transaction.append(b"of a transaction")
+            await log.append(b"behind it")
+
+    asyncio.run(write())
+    assert shell.run("tail", "--topic", topic).text == "1  plain\n"
+    whole = "1  plain\n2  of a transaction\n3  behind it\n"
+    assert shell.run("tail", "--topic", topic, "--uncommitted").text == whole
+    assert shell.run("subscribe", "--to", "3", "--topic", topic, "--uncommitted").text == whole
+    assert shell.run("read", "2", "--topic", topic, "--uncommitted").text == "of a transaction\n"
+    code, _, err = shell.run("read", "2", "--topic", topic, "--timeout", "0.2")
+    assert code != 0
+    assert err.startswith("varlog: TransactionOpen: position 2 is of transaction")
+
+
 def test_tail_of_an_empty_topic_is_empty(shell: Shell, topic: str) -> None:
     assert shell.run("tail", "--topic", topic).text == ""
 

@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from varlog import EntryBatch
 
 Shown = Annotated[Format, Parameter(name="--format")]
+Uncommitted = Annotated[
+    Flag, Parameter(help="Show also entries of transactions that are not decided yet, or were never committed.")
+]
 
 
-async def read(glsn: Position, /, *, form: Shown = Format.TEXT, at: Topic = USUAL_TOPIC) -> None:
+async def read(
+    glsn: Position, /, *, uncommitted: Uncommitted = False, form: Shown = Format.TEXT, at: Topic = USUAL_TOPIC
+) -> None:
     """Read one entry.
 
     Parameters
@@ -35,7 +40,7 @@ async def read(glsn: Position, /, *, form: Shown = Format.TEXT, at: Topic = USUA
         How to show it; raw is its exact bytes.
     """
     async with at.log() as log:
-        entry = await log.read(glsn, timeout=at.patience)
+        entry = await log.read(glsn, timeout=at.patience, uncommitted=uncommitted)
     at.output.write(shown_alone(entry, form, json=at.json))
 
 
@@ -44,6 +49,7 @@ async def tail(
     number: Annotated[int, Parameter(name=["--number", "-n"], validator=validators.Number(gte=0), metavar="N")] = 10,
     follow: Annotated[Flag, Parameter(name=["--follow", "-f"])] = False,
     long: Annotated[Flag, Parameter(name=["--long", "-l"])] = False,
+    uncommitted: Uncommitted = False,
     form: Shown = Format.TEXT,
     at: Topic = USUAL_TOPIC,
 ) -> None:
@@ -61,14 +67,15 @@ async def tail(
         How to show them; raw is their bytes, each followed by a newline.
     """
     async with at.log() as log:
-        last = await log.tail(timeout=at.patience)
+        last = await (log.tail if uncommitted else log.stable)(timeout=at.patience)
         begin = last - number + 1
         if begin < await log.first(timeout=at.patience):
             begin = max(begin, await log.earliest(timeout=at.patience))
         if follow:
-            await _while_read(_print(log.subscribe(begin).batches(), form, at, long=long))
+            await _while_read(_print(log.subscribe(begin, uncommitted=uncommitted).batches(), form, at, long=long))
         elif begin <= last:
-            await _print(log.scan(begin, last + 1, timeout=at.patience), form, at, long=long)
+            found = log.scan(begin, last + 1, timeout=at.patience, uncommitted=uncommitted)
+            await _print(found, form, at, long=long)
 
 
 async def subscribe(
@@ -76,6 +83,7 @@ async def subscribe(
     begin: Annotated[Position | None, Parameter(name="--from", metavar="GLSN")] = None,
     end: Annotated[Position | None, Parameter(name="--to", metavar="GLSN")] = None,
     long: Annotated[Flag, Parameter(name=["--long", "-l"])] = False,
+    uncommitted: Uncommitted = False,
     form: Shown = Format.TEXT,
     at: Topic = USUAL_TOPIC,
 ) -> None:
@@ -94,7 +102,7 @@ async def subscribe(
     """
     async with at.log() as log:
         first = begin or await log.earliest(timeout=at.patience)
-        subscription = log.subscribe(first, end=None if end is None else end + 1)
+        subscription = log.subscribe(first, end=None if end is None else end + 1, uncommitted=uncommitted)
         await _while_read(_print(subscription.batches(), form, at, long=long))
 
 
