@@ -5,7 +5,8 @@ ones, run them with `--hypothesis-profile=explore`.
 
 Spark takes half a minute to start, so a process of tests has one session for all of them, the fixture `spark`. Files
 with tests that use it stay together in one process (`pytest -n 2 --dist loadgroup`), and so do the tests of a file that
-shares something among them; all other tests spread.
+shares something among them; all other tests spread. No Java process lives long here, so none is given the compiler that
+makes code faster in the long run: it takes half of the processor time of a Spark that starts, does a little and ends.
 
 An etcd of three members is shared by all tests of a process, too: the fixture `etcd`. Each test has a prefix of its own
 in it, or starts one of its own if it is to break it.
@@ -14,6 +15,7 @@ in it, or starts one of its own if it is to break it.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SPARK_SECONDS = 240
 """For a test with Spark; the first one has to wait for its start."""
+
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+os.environ |= {"SPARK_LAUNCHER_OPTS": JAVA_OPTIONS, "SPARK_SUBMIT_OPTS": JAVA_OPTIONS}
 
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, max_examples=5000)

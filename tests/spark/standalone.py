@@ -29,6 +29,9 @@ LOOPBACK: Final = "127.0.0.1"
 PYTHON: Final = f"python{sys.version_info.major}.{sys.version_info.minor}"
 """By this name: of the driver it is the virtual environment's, of the workers the plain one."""
 
+JAVA_OPTIONS: Final = os.environ.get("SPARK_SUBMIT_OPTS", "")
+"""As of all other Java processes of the tests."""
+
 _BOUND: Final = """
 import os, sys
 from varlog.daemon.child import end_with
@@ -76,6 +79,7 @@ class StandaloneSpark:
             *(str(self.home / "bin" / "spark-submit"), "--master", self.url),
             *("--conf", f"spark.driver.host={LOOPBACK}", "--conf", "spark.ui.enabled=false"),
             *("--conf", "spark.executor.memory=512m", "--driver-memory", "512m"),
+            *("--conf", f"spark.executor.extraJavaOptions={JAVA_OPTIONS}"),
             *options,
             str(program),
             *arguments,
@@ -120,11 +124,14 @@ class StandaloneSpark:
             "HOME": str(self.directory),
             "JAVA_HOME": str(find_java().home),
             "PATH": path,
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_HOME": str(self.home),
+            "SPARK_LAUNCHER_OPTS": JAVA_OPTIONS,
             "SPARK_LOCAL_DIRS": str(self.directory / "scratch"),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",  # always at the same port
+            "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
         }
 
 
