@@ -76,6 +76,14 @@ def outcome(cluster: StandaloneSpark, process: subprocess.Popen[str]) -> str:
     return out
 
 
+def has_ended(process: subprocess.Popen[str], within: float) -> bool:
+    try:
+        process.wait(within)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
 def address_of(log: Dev) -> str:
     address: str = log.about["address"]
     return address
@@ -89,7 +97,7 @@ def test_P1_executors_read_the_log_with_what_was_shipped(
     (spark_cluster.directory / "secret").chmod(0o600)
     process = spark_cluster.submit(shipped, program, address_of(log), "secret", "log")
     addresses: set[str] = set()
-    while process.poll() is None and len(addresses) < len(LOOPBACK) + 1:
+    while not has_ended(process, within=0.5) and len(addresses) < len(LOOPBACK) + 1:
         addresses |= listening(descendants([*spark_cluster.pids, process.pid]))
     said: dict[str, Any] = json.loads(outcome(spark_cluster, process))
     places = said.pop("places")
