@@ -15,7 +15,7 @@ from typing import Final
 from cyclopts import App, CycloptsError, Group
 
 from varlog import __version__
-from varlog.cli import manual, manual_cluster, manual_metadata, manual_pipeline, manual_sequencer
+from varlog.cli import manual, manual_cluster, manual_metadata, manual_pipeline, manual_sequencer, manual_txn
 from varlog.cli.failures import Exit, NotConnected, tell, tell_usage
 from varlog.cli.manual import Page
 from varlog.cli.output import discard_stdout
@@ -89,6 +89,14 @@ _FAMILIES: Final[dict[str, tuple[Page, dict[str, Page]]]] = {
             "peek": manual_sequencer.PEEK,
             "fill": manual_sequencer.FILL,
             "seal": manual_sequencer.SEAL,
+        },
+    ),
+    "txn": (
+        manual_txn.TXN,
+        {
+            "list": manual_txn.LIST,
+            "abort": manual_txn.ABORT,
+            "forget": manual_txn.FORGET,
         },
     ),
     "pipeline": (

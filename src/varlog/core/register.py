@@ -116,6 +116,8 @@ class Register(msgspec.Struct, array_like=True):
 
     def _let_go(self) -> None:
         """Forget names of which nothing is open and nothing was committed, but for the last ones."""
+        if len(self.others) <= limits.REMEMBERED_NAMES:
+            return
         ended = [name for name, known in self.others.items() if not known.open]
         for name in ended[: -limits.REMEMBERED_NAMES]:
             self._drop(name, self.others.pop(name))
