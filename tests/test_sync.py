@@ -148,3 +148,42 @@ def test_a_client_that_could_not_be_made_leaves_nothing_behind(tmp_path: Path) -
     with pytest.raises(errors.BadConfig):
         varlog.sync.connect(tmp_path)
     assert background_threads() == []
+
+
+def fail_in_transaction(log: varlog.sync.Log) -> None:
+    with log.transaction("job") as transaction:
+        transaction.append(b"never seen")
+        raise RuntimeError
+
+
+def test_transactions(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as log:
+        with log.transaction("job", number=1) as transaction:
+            assert (transaction.name, transaction.number) == ("job", 1)
+            transaction.append(b"one")
+            transaction.append_batch([b"two"])
+            with transaction.appender() as appender:
+                appender.append(b"three")
+            assert [one.txid for one in log.transactions()] == [transaction.id]
+            assert log.stable() == 0
+            assert log.read(1, uncommitted=True).data == b"one"
+            assert len([*log.subscribe(end=4, uncommitted=True)]) == 3
+            assert sum(batch.count for batch in log.scan(1, 4, uncommitted=True)) == 3
+        with pytest.raises(errors.AlreadyCommitted):
+            log.begin("job", number=1)
+        with pytest.raises(RuntimeError):
+            fail_in_transaction(log)
+        shared = [log.begin("job", number=2, token="shared") for _ in range(2)]
+        shared[0].append(b"four")
+        assert shared[1].commit([shared[0].finish()]).entries == 1
+        shared[0] = log.begin("job")
+        shared[0].abort("for a reason")
+        abandoned = log.begin("job")
+        fate = log.end_transaction(abandoned.id, "nobody wants it")
+        assert fate is not None
+        assert fate.verdict.reason == "nobody wants it"
+        assert [one.number for one in log.transaction_names()] == [2]
+        log.forget_transactions("job")
+        found = [entry.data for batch in log.scan() for entry in batch]
+        assert sorted(found[:3]) == [b"one", b"three", b"two"]
+        assert found[3:] == [b"four"]

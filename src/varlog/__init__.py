@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from varlog.client.entries import AppendResult, Entry, EntryBatch
     from varlog.client.log import Log, connect
     from varlog.client.reading import Subscription
+    from varlog.client.transactions import Transaction, TransactionResult
     from varlog.client.writing import Appender
+    from varlog.core.transacting import Part
     from varlog.oneprocess import embedded
     from varlog.wire.tls import TlsFiles
 
@@ -42,8 +44,11 @@ __all__ = [
     "Entry",
     "EntryBatch",
     "Log",
+    "Part",
     "Subscription",
     "TlsFiles",
+    "Transaction",
+    "TransactionResult",
     "admin",
     "connect",
     "embedded",
@@ -57,8 +62,11 @@ _HOMES: Final = {
     "Entry": "varlog.client.entries",
     "EntryBatch": "varlog.client.entries",
     "Log": "varlog.client.log",
+    "Part": "varlog.core.transacting",
     "Subscription": "varlog.client.reading",
     "TlsFiles": "varlog.wire.tls",
+    "Transaction": "varlog.client.transactions",
+    "TransactionResult": "varlog.client.transactions",
     "admin": "varlog.client.administering",
     "connect": "varlog.client.log",
     "embedded": "varlog.oneprocess",

@@ -15,89 +15,41 @@ from any thread; an interrupt (Ctrl-C) cancels the call that is waited for.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from varlog import client, errors, limits
+from varlog import client, limits
+from varlog.background import background as _background
 from varlog.batch import Buffer, Codec
 from varlog.client.administering import LostRange
 from varlog.client.entries import AppendResult, Entry, EntryBatch
 from varlog.client.log import DEFAULT_TIMEOUT, DEFAULT_WINDOW
 from varlog.client.reading import Batches as _Batches
+from varlog.client.transactions import TransactionResult
 from varlog.client.writing import Appender as _Appender
-from varlog.core.messages import Diagnosis, Info, Metadata, NodeInfo, ScrubState, StreamInfo, TopicInfo
+from varlog.core.fates import Fate
+from varlog.core.messages import (
+    CommittedName,
+    Diagnosis,
+    Info,
+    Metadata,
+    NodeInfo,
+    OpenTransaction,
+    ScrubState,
+    StreamInfo,
+    TopicInfo,
+)
+from varlog.core.transacting import Part
 from varlog.wire.tls import TlsFiles
 
 if TYPE_CHECKING:
     from varlog.client.writing import Entries
 
 _T = TypeVar("_T")
-
-
-class _Background:
-    """The event loop and its thread, for as long as anyone uses them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread
-
-    def acquire(self) -> None:
-        with self._lock:
-            self._users += 1
-            if self._users == 1:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="varlog", daemon=True)
-                self._thread.start()
-
-    def release(self) -> None:
-        with self._lock:
-            self._users -= 1
-            if self._users or self._loop is None:
-                return
-            loop, self._loop = self._loop, None
-        loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
-
-    def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Have the loop do it, and wait."""
-        loop = self._loop
-        if loop is None:
-            raise errors.Closed("the client was closed")
-        future = asyncio.run_coroutine_threadsafe(work(), loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def tell(self, call: Callable[[], object]) -> None:
-        """Have the loop call it some time soon, if it still runs. Takes no lock: a destructor may come here at any
-        moment, in any thread."""
-        loop = self._loop
-        if loop is not None:
-            with contextlib.suppress(RuntimeError):  # it was closed in this moment
-                loop.call_soon_threadsafe(call)
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """The background thread."""
-    loop.run_forever()
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError, Exception):
-            loop.run_until_complete(task)
-    loop.run_until_complete(loop.shutdown_default_executor())
-    loop.close()
-
-
-_background: Final = _Background()
 
 
 class _Client:
@@ -238,6 +190,55 @@ class Appender:
         _background.run(lambda: self._appender.__aexit__(kind, error, traceback))
 
 
+class Transaction:
+    """One writer's share of a transaction; see `varlog.client.Transaction`."""
+
+    def __init__(self, transaction: client.Transaction) -> None:
+        self._transaction = transaction
+
+    @property
+    def id(self) -> int:
+        return self._transaction.id
+
+    @property
+    def name(self) -> str:
+        return self._transaction.name
+
+    @property
+    def number(self) -> int | None:
+        return self._transaction.number
+
+    def append(self, data: Buffer, *, timeout: float | None = None) -> AppendResult:
+        """Append one entry."""
+        return _background.run(lambda: self._transaction.append(data, timeout=timeout))
+
+    def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
+        """Append entries together."""
+        return _background.run(lambda: self._transaction.append_batch(entries, timeout=timeout))
+
+    def appender(
+        self, *, window: int = DEFAULT_WINDOW, codec: Codec = Codec.NONE, timeout: float | None = None
+    ) -> Appender:
+        """Append in a pipeline."""
+
+        async def make() -> _Appender:
+            return self._transaction.appender(window=window, codec=codec, timeout=timeout)
+
+        return Appender(_background.run(make))
+
+    def finish(self, *, timeout: float | None = None) -> Part:
+        """Add nothing more, and wait until all of it is acknowledged: this writer's share, for who commits."""
+        return _background.run(lambda: self._transaction.finish(timeout=timeout))
+
+    def commit(self, parts: Iterable[Part] | None = None, *, timeout: float | None = None) -> TransactionResult:
+        """Make what was written visible: all of this writer's, and of other writers the parts that are given."""
+        return _background.run(lambda: self._transaction.commit(parts, timeout=timeout))
+
+    def abort(self, reason: str = "", *, timeout: float | None = None) -> None:
+        """Make sure that nothing of it is ever visible."""
+        _background.run(lambda: self._transaction.abort(reason, timeout=timeout))
+
+
 class Log(_Client):
     """One topic of a cluster; see `varlog.client.Log`, whose methods these are."""
 
@@ -267,9 +268,55 @@ class Log(_Client):
 
         return Appender(_background.run(make))
 
-    def read(self, glsn: int, *, timeout: float | None = None) -> Entry:
+    def begin(
+        self,
+        name: str,
+        *,
+        number: int | None = None,
+        token: str | None = None,
+        expires: float = limits.TRANSACTION_SECONDS,
+        timeout: float | None = None,
+    ) -> Transaction:
+        """Begin a transaction, and end every earlier one of the same name that is open."""
+        begun = _background.run(
+            lambda: self._log.begin(name, number=number, token=token, expires=expires, timeout=timeout)
+        )
+        return Transaction(begun)
+
+    @contextmanager
+    def transaction(
+        self, name: str, *, number: int | None = None, expires: float = limits.TRANSACTION_SECONDS
+    ) -> Iterator[Transaction]:
+        """The same as a block: it commits at its end, or aborts if the block raises."""
+        transaction = self.begin(name, number=number, expires=expires)
+        inner = transaction._transaction
+        try:
+            yield transaction
+        except BaseException as error:
+            failure = error
+            _background.run(lambda: inner.leave_block(failure))
+            raise
+        _background.run(lambda: inner.leave_block(None))
+
+    def transactions(self, *, timeout: float | None = None) -> list[OpenTransaction]:
+        """The transactions of the topic that are not known to have ended."""
+        return _background.run(lambda: self._log.transactions(timeout=timeout))
+
+    def end_transaction(self, txid: int, reason: str = "", *, timeout: float | None = None) -> Fate | None:
+        """Abort somebody's transaction; returns what became of it."""
+        return _background.run(lambda: self._log.end_transaction(txid, reason, timeout=timeout))
+
+    def transaction_names(self, *, timeout: float | None = None) -> list[CommittedName]:
+        """The numbers that were last committed, by name."""
+        return _background.run(lambda: self._log.transaction_names(timeout=timeout))
+
+    def forget_transactions(self, name: str, *, timeout: float | None = None) -> None:
+        """Forget which number was last committed under a name."""
+        _background.run(lambda: self._log.forget_transactions(name, timeout=timeout))
+
+    def read(self, glsn: int, *, timeout: float | None = None, uncommitted: bool = False) -> Entry:
         """The entry at a position."""
-        return _background.run(lambda: self._log.read(glsn, timeout=timeout))
+        return _background.run(lambda: self._log.read(glsn, timeout=timeout, uncommitted=uncommitted))
 
     def scan(
         self,
@@ -278,13 +325,14 @@ class Log(_Client):
         *,
         timeout: float | None = None,
         affinity: int | None = None,
+        uncommitted: bool = False,
     ) -> Batches:
-        """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to the present tail."""
-        return Batches(self._log.scan(begin, end, timeout=timeout, affinity=affinity))
+        """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to `stable()`."""
+        return Batches(self._log.scan(begin, end, timeout=timeout, affinity=affinity, uncommitted=uncommitted))
 
-    def subscribe(self, begin: int = 1, *, end: int | None = None) -> Subscription:
+    def subscribe(self, begin: int = 1, *, end: int | None = None, uncommitted: bool = False) -> Subscription:
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""
-        return Subscription(Batches(self._log.subscribe(begin, end=end).batches()))
+        return Subscription(Batches(self._log.subscribe(begin, end=end, uncommitted=uncommitted).batches()))
 
     def find_time(self, timestamp: int, *, timeout: float | None = None) -> int:
         """The first position whose timestamp is not before that, in microseconds since 1970; else the one after the
@@ -294,6 +342,10 @@ class Log(_Client):
     def tail(self, *, timeout: float | None = None) -> int:
         """The last position that is written; 0 if none is."""
         return _background.run(lambda: self._log.tail(timeout=timeout))
+
+    def stable(self, *, timeout: float | None = None) -> int:
+        """The position up to which everything is decided: no transaction is open there."""
+        return _background.run(lambda: self._log.stable(timeout=timeout))
 
     def first(self, *, timeout: float | None = None) -> int:
         """The first position that is not trimmed."""

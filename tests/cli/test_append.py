@@ -137,3 +137,28 @@ def read_terminal(master: int) -> bytes:
         return os.read(master, 65536)
     except OSError:
         return b""
+
+
+def test_a_transaction_is_seen_as_a_whole_and_once(shell: Shell, topic: str) -> None:
+    numbered = ("append", "--topic", topic, "--transaction", "load", "--number", "7")
+    told = shell.run(*numbered, "one", "two").text
+    assert told == "appended 2 entries: GLSN 1 to 2; committed at GLSN 3\n"
+    assert shell.run(*numbered, "one", "two").text.startswith("appended nothing: number 7 of 'load' is committed")
+    batches = shell.feed(b"three\n", "append", "--json", "--topic", topic, "--transaction", "load").records
+    assert [(record["glsn"], record["count"]) for record in batches[:-1]] == [(4, 1)]
+    assert all(key in manual.APPEND.examples for record in batches for key in record)
+    assert (batches[-1]["commit"], batches[-1]["entries"]) == (5, 1)
+    assert shell.run(*numbered, "--json", "one").record == {"transaction": None, "commit": 3, "entries": 0}
+    assert entries_of(shell, topic) == b"one\ntwo\nthree\n"
+
+
+def test_a_transaction_that_fails_leaves_nothing_to_be_seen(shell: Shell, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"seen by nobody")
+    with (tmp_path / "large").open("wb") as large:
+        large.truncate(limits.MAX_ENTRY_BYTES + 1)
+    files = ("--file", str(tmp_path / "small"), "--file", str(tmp_path / "large"))
+    failed = shell.run("append", "--topic", topic, "--transaction", "load", *files)
+    assert failed.code != 0
+    shell.run("append", "--topic", topic, "plain")
+    assert entries_of(shell, topic) == b"plain\n"
+    assert "--transaction" in shell.run("append", "--topic", topic, "--number", "3", "one").err

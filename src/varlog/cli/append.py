@@ -16,15 +16,16 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
+from varlog import limits
 from varlog.cli.inputs import lines_of, whole
-from varlog.cli.options import USUAL_TOPIC, Flag, Topic
+from varlog.cli.options import USUAL_TOPIC, Flag, Seconds, Topic
 from varlog.cli.output import Output, size_of
-from varlog.errors import InvalidArgument, VarlogError
+from varlog.errors import AlreadyCommitted, InvalidArgument, VarlogError
 
 if TYPE_CHECKING:
-    from varlog import Appender, AppendResult
+    from varlog import Appender, AppendResult, Log
 
 STDIN: Final = "-"
 _UNACKNOWLEDGED: Final = 1024
@@ -45,6 +46,9 @@ async def append(
         tuple[str, ...], Parameter(negative=(), show_default=False, metavar="FILE", allow_leading_hyphen=True)
     ] = (),
     lines: Flag = False,
+    transaction: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    number: Annotated[int | None, Parameter(metavar="N", validator=validators.Number(gte=0))] = None,
+    expires: Seconds | None = None,
     at: Topic = USUAL_TOPIC,
 ) -> None:
     """Append entries.
@@ -57,21 +61,52 @@ async def append(
         Append this file as one entry; may be given several times, - is standard input.
     lines
         Append every line of the files as an entry of its own.
+    transaction
+        Append all of it in a transaction of this name: readers see all of it or nothing.
+    number
+        Of the transaction: what was committed under this number, or a greater one, is not appended again.
+    expires
+        After so many seconds the transaction may be ended by others, if it is still open; 60 unless told otherwise.
     """
+    if transaction is None and (number is not None or expires is not None):
+        raise InvalidArgument("--number and --expires say something of a --transaction")
     for name in file:
         _check_readable(name)  # rather nothing at all than a part of it
     output = at.output
     async with at.log() as log:
         with _progress(output, entries, file) as advance:
             appending = _Appending(output, advance)
+            batches = _batches(entries, file, log.topic.block, by_line=lines)
+            if transaction is not None:
+                seconds = limits.TRANSACTION_SECONDS if expires is None else expires
+                told = await _transacted(log, transaction, number, seconds, appending, batches, at)
+                output.line(told)
+                return
             try:
                 async with log.appender(timeout=at.patience) as appender:
-                    await appending.run(appender, _batches(entries, file, log.topic.block, by_line=lines))
+                    await appending.run(appender, batches)
             except BaseException:
                 if appending.entries:
                     output.note(f"varlog: {appending.told()}; then it ended early")
                 raise
     output.line(appending.told())
+
+
+async def _transacted(
+    log: Log, name: str, number: int | None, expires: float, appending: _Appending, batches: Batches, at: Topic
+) -> str:
+    """Append all of it in a transaction, or nothing if that was done before; returns what came of it, in words."""
+    output = at.output
+    try:
+        async with log.transaction(name, number=number, expires=expires) as transaction:
+            async with transaction.appender(timeout=at.patience) as appender:
+                await appending.run(appender, batches)
+            result = await transaction.commit(timeout=at.patience)
+    except AlreadyCommitted as error:
+        output.record({"transaction": None, "commit": error.glsn, "entries": 0})
+        return f"appended nothing: {error}"
+    output.record({"transaction": transaction.id, "commit": result.glsn, "entries": result.entries})
+    return f"{appending.told()}; committed at GLSN {result.glsn}"
 
 
 def _check_readable(name: str) -> None:

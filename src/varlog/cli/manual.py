@@ -86,6 +86,11 @@ entries of others may stand between them. When the command says so they are on
 the disks of all replicas.
 
 If it fails half-way it tells how many entries are in the log for certain.
+
+With --transaction readers see all of a call's entries or, if it fails, none. A
+later call with the same name ends an earlier one that is still under way. With
+a --number, too, what was committed under it is not appended again, however
+often the call is repeated; numbers of a name go up.
 """,
     """Examples
 
@@ -99,11 +104,16 @@ If it fails half-way it tells how many entries are in the log for certain.
     varlog append --file picture.png
     varlog append --file access.log --lines
 
+  a file line by line, once, even if this is tried again:
+    varlog append --file 2026-11-16.log --lines --transaction logs --number 320
+
   the position of an entry, in a script:
     varlog append --json 'hello' | jq .glsn
 
 JSON: an object for each batch: glsn (of its first entry), count, llsn,
-log_stream, epoch, replicas, synced.
+log_stream, epoch, replicas, synced. With --transaction another one at the end:
+transaction (its id, null if it was committed before), commit (the GLSN of the
+commit), entries.
 """,
 )
 

@@ -1,0 +1,77 @@
+"""One event loop in a thread of its own, for whoever calls the asynchronous client from outside: it runs while somebody
+uses it, and is gone when nobody does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from varlog import errors
+
+_T = TypeVar("_T")
+
+
+class Background:
+    """The event loop and its thread, for as long as anyone uses them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread
+
+    def acquire(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="varlog", daemon=True)
+                self._thread.start()
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users or self._loop is None:
+                return
+            loop, self._loop = self._loop, None
+        loop.call_soon_threadsafe(loop.stop)
+        self._thread.join()
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Have the loop do it, and wait."""
+        loop = self._loop
+        if loop is None:
+            raise errors.Closed("the client was closed")
+        future = asyncio.run_coroutine_threadsafe(work(), loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def tell(self, call: Callable[[], object]) -> None:
+        """Have the loop call it some time soon, if it still runs. Takes no lock: a destructor may come here at any
+        moment, in any thread."""
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # it was closed in this moment
+                loop.call_soon_threadsafe(call)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    """The background thread."""
+    loop.run_forever()
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, Exception):
+            loop.run_until_complete(task)
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+background: Final = Background()
+"""The one of this process."""
