@@ -198,9 +198,7 @@ class Evidence:
     """What cuts have committed, also where it was trimmed since or its replicas are down."""
     liveness: LivenessPhase | None = None
     verdicts: Sequence[Spoken] = ()
-    """Of the only topic there is where transactions are simulated."""
-    verdicts_from: int = 1
-    """From this position on all of them are known."""
+    """Those on transactions that anybody has seen, in the only topic there is where they are simulated."""
 
     def trim(self, topic: int) -> int:
         """The last trimmed GLSN of a topic."""
@@ -255,7 +253,10 @@ class Evidence:
     @cached_property
     def ledger(self) -> Ledger:
         """The transactions of the run."""
-        return Ledger(self.history, self.append_position, self.verdicts, self.verdicts_from)
+        seen = {glsn for _, glsn, _, _ in self.sightings}
+        for op in self.history.of(Kind.PASS):
+            seen.update(range(op.glsn, op.end))
+        return Ledger(self.history, self.append_position, self.verdicts, seen)
 
     def append_position(self, append: Operation) -> int | None:
         """The GLSN of an append's first entry, also where the client was not told; None if it was never seen."""

@@ -8,7 +8,7 @@ in up to the position that its writer had looked at.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -57,8 +57,8 @@ class Transaction:
     """Verdicts that were appended."""
     entries: list[Placed] = field(default_factory=list)
     fate: Spoken | None = None
-    is_decided: bool = True
-    """Whether the fate is known to be what it is: what could tell otherwise has not been trimmed."""
+    is_known: bool = True
+    """Whether somebody has seen everything up to the fate, so that there is no earlier one that was trimmed unseen."""
 
     def __str__(self) -> str:
         number = f" number {self.number}" if self.number >= 0 else ""
@@ -87,12 +87,13 @@ class Ledger:
         history: History,
         append_position: Callable[[Operation], int | None],
         verdicts: Sequence[Spoken],
-        verdicts_from: int,
+        seen: Set[int],
     ) -> None:
         self._history = history
         self._append_position = append_position
         self._verdicts = verdicts
-        self._verdicts_from = verdicts_from
+        self.seen = seen
+        """Positions of which somebody has seen what they hold."""
 
     @cached_property
     def transactions(self) -> Sequence[Transaction]:
@@ -112,7 +113,8 @@ class Ledger:
                 {Kind.COMMIT: known.commits, Kind.ABORT: known.aborts, Kind.VERDICT: known.spoken}[op.kind].append(op)
         for known in found.values():
             known.fate = self._fates.get((known.txid, known.after))
-            known.is_decided = known.after + 1 >= self._verdicts_from
+            end = max(self.seen, default=0) + 1 if known.fate is None else known.fate.glsn
+            known.is_known = all(glsn in self.seen for glsn in range(known.after + 1, end))
         return [found[txid] for txid in sorted(found)]
 
     @cached_property

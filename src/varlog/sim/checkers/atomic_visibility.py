@@ -59,6 +59,6 @@ def _counted(transaction: Transaction) -> set[int] | None:
     for commit in transaction.commits:
         if commit.outcome is Outcome.OK:
             return {part for part, _ in commit.parts}
-    if transaction.fate is not None and transaction.is_committed:
+    if transaction.fate is not None and transaction.is_committed and transaction.is_known:
         return {part for part, _ in transaction.fate.verdict.parts}
     return None

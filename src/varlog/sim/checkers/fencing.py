@@ -25,7 +25,7 @@ def check(evidence: Evidence) -> list[str]:
 
 def _check_fenced(earlier: Transaction, later: Transaction) -> list[str]:
     fate = earlier.fate
-    if fate is None or not earlier.is_committed or not earlier.is_decided:
+    if fate is None or not earlier.is_committed or not earlier.is_known:
         return []
     violations = []
     first = min((entry.glsn for entry in later.entries), default=fate.glsn)
@@ -40,7 +40,7 @@ def _check_fenced(earlier: Transaction, later: Transaction) -> list[str]:
 
 def _check_numbers(attempts: Sequence[Transaction]) -> list[str]:
     committed = [(one.fate.glsn, one) for one in attempts if one.fate is not None and one.is_committed]
-    numbered = sorted((glsn, one) for glsn, one in committed if one.number >= 0 and one.is_decided)
+    numbered = sorted((glsn, one) for glsn, one in committed if one.number >= 0 and one.is_known)
     return [
         f"{before} committed at {low}, and then {after} at {high}"
         for (low, before), (high, after) in pairwise(numbered)

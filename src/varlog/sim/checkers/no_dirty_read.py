@@ -33,7 +33,7 @@ def _check(ledger: Ledger, transaction: Transaction, entry: Placed) -> list[str]
         return []
     what = f"{delivery} showed {entry.payload[:40]!r} at {entry.glsn} of {transaction}"
     violations = []
-    if transaction.is_decided and not transaction.shows(entry):
+    if transaction.is_known and not transaction.shows(entry):
         fate = transaction.fate
         says = "nothing" if fate is None else f"{fate.verdict.kind.name} at {fate.glsn}, parts {fate.verdict.parts}"
         violations.append(f"{what}, part {entry.part}, of which the log says: {says}")

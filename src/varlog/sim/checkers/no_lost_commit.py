@@ -17,7 +17,7 @@ from varlog.errors import AlreadyCommitted
 from varlog.sim.checkers.no_dirty_read import told_aborted
 from varlog.sim.evidence import Evidence
 from varlog.sim.history import Kind, Operation, Outcome
-from varlog.sim.ledger import Ledger, Transaction
+from varlog.sim.ledger import Ledger, Placed, Transaction
 
 
 def check(evidence: Evidence) -> list[str]:
@@ -25,7 +25,7 @@ def check(evidence: Evidence) -> list[str]:
     violations = []
     for transaction in ledger.transactions:
         violations.extend(_check_passed_over(ledger, transaction))
-        if transaction.is_decided:
+        if transaction.is_known:
             violations.extend(_check_told(transaction))
     refused = [op for op in evidence.history.of(Kind.BEGIN) if op.error == AlreadyCommitted.__name__]
     return violations + [
@@ -62,15 +62,18 @@ def _check_passed_over(ledger: Ledger, transaction: Transaction) -> list[str]:
     return [
         f"{ledger.hidden[entry.glsn]} passed over {entry.payload[:40]!r} at {entry.glsn} of {transaction}: {told}"
         for entry in transaction.entries
-        if entry.glsn in ledger.hidden and (entry.part in counted or transaction.shows(entry))
+        if entry.glsn in ledger.hidden
+        and (entry.part in counted or (transaction.is_known and transaction.shows(entry)))
     ]
 
 
+def _is_shown(transaction: Transaction, entry: Placed) -> bool:
+    return transaction.is_known and transaction.shows(entry)
+
+
 def _is_committed(evidence: Evidence, begin: Operation) -> bool:
-    """Whether what a replay was told is so, as far as it is not trimmed."""
-    if begin.glsn < evidence.verdicts_from:
-        return True
-    return any(
+    """Whether what a replay was told is so, as far as anybody has seen."""
+    return begin.glsn not in evidence.ledger.seen or any(
         other.is_committed and other.number >= begin.number and other.fate is not None and other.fate.glsn == begin.glsn
         for other in evidence.ledger.by_name.get(begin.name, ())
     )

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from varlog import errors
-from varlog.batch.transactions import decode_verdict
 from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.appending import Outcome
 from varlog.core.chainreading import ChainSubscription
@@ -28,13 +27,11 @@ from varlog.sim.chains.jobs import MeddlerClient, TailClient, WriterClient
 from varlog.sim.chains.shape import ChainShape
 from varlog.sim.chains.tails import TailSearch
 from varlog.sim.coverage import Coverage
-from varlog.sim.evidence import Evidence, verdict_in
 from varlog.sim.history import History
-from varlog.sim.ledger import Spoken
 from varlog.sim.process import Process
 from varlog.sim.runner import SeedReport
 from varlog.sim.transactions.clients import MakeJob
-from varlog.sim.transactions.cluster import jobs_of
+from varlog.sim.transactions.cluster import jobs_of, verdicts_in
 from varlog.sim.transactions.jobs import Board
 from varlog.sim.transactions.ways import TOPIC, Done, Inquiries, Transacted, Ways
 from varlog.sim.world import World
@@ -180,13 +177,13 @@ class TransactionalChainCluster(ChainCluster):
     """See the module's text."""
 
     def _make_clients(self) -> list[ClientHost]:
-        board, shape, shared, rng = Board(), self.shape, self.shared, self._rng
+        self._board, shape, shared, rng = Board(), self.shape, self.shared, self._rng
         made: list[ClientHost] = []
 
         def process() -> Process:
             return self._skewed(f"client/{len(made) + 1}")
 
-        for make_job in jobs_of(board, (1, rng.choice((1, 10)))):
+        for make_job in jobs_of(self._board, (1, rng.choice((1, 10)))):
             made += [TransactingChainClient(process(), shared, make_job, fill_after=shape.fill_after)]
         made += [WriterClient(process(), shared, window=rng.choice((1, 4)), pace=0.3)]
         made += [TailClient(process(), shared, pace=1.0, fill_after=shape.fill_after)]
@@ -202,26 +199,13 @@ class TransactionalChainCluster(ChainCluster):
         evidence = known.evidence
         assert evidence.liveness is not None, "every run has such a phase"
         liveness = replace(evidence.liveness, must_commit=True)
-        first = evidence.trim(TOPIC) + 1
-        return replace(
-            known,
-            evidence=replace(evidence, liveness=liveness, verdicts=_verdicts(evidence), verdicts_from=first),
-        )
+        verdicts = sorted(verdicts_in(evidence) | self._board.verdicts)
+        return replace(known, evidence=replace(evidence, liveness=liveness, verdicts=verdicts))
 
     def coverage(self) -> Coverage:
         coverage = super().coverage()
         coverage.groups["transactions"] = (Transacted,)
         return coverage
-
-
-def _verdicts(evidence: Evidence) -> list[Spoken]:
-    """What the tails of the chains hold of them."""
-    return [
-        Spoken(glsn, decode_verdict(entry))
-        for replica in evidence.replicas
-        for _, glsn, _, payload in replica.entries()
-        if (entry := verdict_in(payload)) is not None
-    ]
 
 
 def run_seed(seed: int, *, trace: bool = False, shape: ChainShape | None = None, calm: bool = False) -> SeedReport:

@@ -11,11 +11,12 @@ from functools import partial
 from typing import Final
 
 from varlog import batch
+from varlog.batch.transactions import decode_verdict
 from varlog.sim.clients import ClientHost, PeekerClient, WriterClient
 from varlog.sim.cluster import Cluster
 from varlog.sim.cluster import run_seed as run_cluster
 from varlog.sim.coverage import Coverage
-from varlog.sim.evidence import Evidence, LivenessPhase
+from varlog.sim.evidence import Evidence, LivenessPhase, verdict_in
 from varlog.sim.ledger import Spoken, spoken_in
 from varlog.sim.process import Process
 from varlog.sim.runner import SeedReport
@@ -36,24 +37,34 @@ def jobs_of(board: Board, begins: tuple[int, ...]) -> list[MakeJob]:
         *[partial(Transactor, board=board, pace=0.3) for _ in range(TRANSACTORS)],
         *[partial(Joiner, board=board, pace=0.2) for _ in range(JOINERS)],
         partial(Janitor, board=board, pace=1.0),
-        partial(RangeReader, pace=0.4),
-        partial(RangeReader, pace=0.4),
-        *[partial(Subscriber, begin=begin) for begin in begins],
-        partial(Subscriber, begin=1, uncommitted=True),
+        partial(RangeReader, board=board, pace=0.4),
+        partial(RangeReader, board=board, pace=0.4),
+        *[partial(Subscriber, board=board, begin=begin) for begin in begins],
+        partial(Subscriber, board=board, begin=1, uncommitted=True),
     ]
+
+
+def verdicts_in(evidence: Evidence) -> set[Spoken]:
+    """What the replicas hold of them at the end."""
+    return {
+        Spoken(glsn, decode_verdict(entry))
+        for replica in evidence.replicas
+        for _, glsn, _, payload in replica.entries()
+        if (entry := verdict_in(payload)) is not None
+    }
 
 
 class TransactionalCluster(Cluster):
     """See the module's text."""
 
     def _make_clients(self) -> list[ClientHost]:
-        board, rng = Board(), self._rng
+        self._board, rng = Board(), self._rng
         made: list[ClientHost] = []
 
         def process() -> Process:
             return self._skewed(f"client/{len(made) + 1}")
 
-        for make_job in jobs_of(board, (1, rng.choice((1, 10)))):
+        for make_job in jobs_of(self._board, (1, rng.choice((1, 10)))):
             made += [TransactingClient(process(), self.shared, make_job)]
         made += [WriterClient(process(), self.shared, retry=True, window=rng.choice((1, 4)), pace=0.3)]
         made += [PeekerClient(process(), self.shared, pace=1.0)]
@@ -62,13 +73,11 @@ class TransactionalCluster(Cluster):
     def evidence(self, liveness: LivenessPhase | None) -> Evidence:
         if liveness is not None and liveness.writers:
             liveness = replace(liveness, must_commit=True)
-        return replace(super().evidence(liveness), verdicts=self._verdicts())
-
-    def _verdicts(self) -> list[Spoken]:
-        """All that were ever committed, also what was trimmed since."""
-        return sorted(
-            {spoken for glsn, frame in self.committed() for spoken in spoken_in(batch.decode(frame.content), glsn)}
-        )
+        evidence = super().evidence(liveness)
+        decided = {
+            spoken for glsn, frame in self.committed() for spoken in spoken_in(batch.decode(frame.content), glsn)
+        }
+        return replace(evidence, verdicts=sorted(decided | verdicts_in(evidence) | self._board.verdicts))
 
     def coverage(self) -> Coverage:
         coverage = super().coverage()

@@ -25,6 +25,7 @@ from varlog.core.fates import Fate
 from varlog.core.messages import Decided, GetTransactions, OpenTransaction, Transactions, TrimTopic
 from varlog.core.transacting import Part
 from varlog.sim.history import Kind, Operation
+from varlog.sim.ledger import Spoken
 from varlog.sim.transactions.ways import TOPIC, Inquiries, Procedures, Transacted, Ways
 from varlog.types import GLSN
 
@@ -51,11 +52,12 @@ class Invitation:
 
 @dataclass
 class Board:
-    """See the module's text."""
+    """See the module's text; and what any reader has seen of verdicts, for the checkers."""
 
     done: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NUMBERED, -1))
     """The last number of each name that is known to be committed."""
     invitations: list[Invitation] = field(default_factory=list)
+    verdicts: set[Spoken] = field(default_factory=set)
 
     def note(self, name: str, number: int) -> None:
         if number >= 0:

@@ -8,7 +8,7 @@ what they pass over goes into the history.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from varlog.core.fates import Key
 from varlog.core.merging import Chunk
 from varlog.sim.evidence import payloads_of
 from varlog.sim.history import Kind, Operation
+from varlog.sim.ledger import Spoken, spoken_in
+from varlog.sim.transactions.jobs import Board
 from varlog.sim.transactions.ways import TOPIC, Inquiries, Procedures, Transacted, Ways
 from varlog.types import GLSN
 
@@ -29,18 +31,28 @@ PRONOUNCE_SECONDS: Final = 1.5
 TAIL_SECONDS: Final = 1.0
 
 OnEnd = Callable[[errors.VarlogError | None], None]
+Saw = Callable[[Iterable[Spoken]], None]
+"""Told of every verdict that is passed over."""
 
 
 class CommittedReading:
     """One reader, from `operation.position` on, up to `end` if there is one."""
 
     def __init__(
-        self, ways: Ways, procedures: Procedures, operation: Operation, end: int | None, most: int, on_end: OnEnd
+        self,
+        ways: Ways,
+        procedures: Procedures,
+        operation: Operation,
+        end: int | None,
+        most: int,
+        on_end: OnEnd,
+        saw: Saw,
     ) -> None:
         self._ways = ways
         self._procedures = procedures
         self._operation = operation
         self._on_end = on_end
+        self._saw = saw
         self._committed = Committed(operation.position, most)
         self._queue: deque[Chunk] = deque()
         self._outcome: list[errors.VarlogError | None] = []
@@ -100,6 +112,7 @@ class CommittedReading:
             return False
         ways.learn(end - 1)
         if judgement is Judgement.PASS:
+            self._saw(spoken_in(opened, chunk.glsn))
             if opened.flags & batch.BatchFlag.TRANSACTION:
                 ways.count(Transacted.PASSED_OVER)
             history.pass_over(self._operation, chunk.glsn, end)
@@ -182,6 +195,9 @@ class CommittedReading:
         if committed.wants_tail(now) and not self._is_asking:
             self._is_asking = True
             self._ways.tail(now + TAIL_SECONDS, partial(self._on_tail, committed.held))
+        if committed.is_decided:
+            self._pump()
+            return
         verdict = committed.wants_verdict(now)
         if verdict is not None:
             committed.on_pronounced(now)
@@ -199,8 +215,9 @@ class CommittedReading:
 
 
 class _Reader:
-    def __init__(self, ways: Ways, inquiries: Inquiries) -> None:
+    def __init__(self, ways: Ways, inquiries: Inquiries, board: Board) -> None:
         self._ways = ways
+        self._board = board
         self._procedures = Procedures(ways, inquiries)
         self._reading: CommittedReading | None = None
         self._operation: Operation | None = None
@@ -210,7 +227,13 @@ class _Reader:
         most = self._ways.rng.choice((1, 3, 1000))
         self._operation = operation
         self._reading = CommittedReading(
-            self._ways, self._procedures, operation, end, most, partial(self._on_end, operation)
+            self._ways,
+            self._procedures,
+            operation,
+            end,
+            most,
+            partial(self._on_end, operation),
+            self._board.verdicts.update,
         )
 
     def _on_end(self, operation: Operation, error: errors.VarlogError | None) -> None:
@@ -233,8 +256,8 @@ class _Reader:
 class RangeReader(_Reader):
     """Reads ranges that are known to exist."""
 
-    def __init__(self, ways: Ways, inquiries: Inquiries, *, pace: float) -> None:
-        super().__init__(ways, inquiries)
+    def __init__(self, ways: Ways, inquiries: Inquiries, board: Board, *, pace: float) -> None:
+        super().__init__(ways, inquiries, board)
         self._pace = pace
         self._deadline = 0.0
 
@@ -264,8 +287,10 @@ class RangeReader(_Reader):
 class Subscriber(_Reader):
     """Subscribes from some position; where the log was trimmed meanwhile, begins anew where it now begins."""
 
-    def __init__(self, ways: Ways, inquiries: Inquiries, *, begin: int, uncommitted: bool = False) -> None:
-        super().__init__(ways, inquiries)
+    def __init__(
+        self, ways: Ways, inquiries: Inquiries, board: Board, *, begin: int, uncommitted: bool = False
+    ) -> None:
+        super().__init__(ways, inquiries, board)
         self._begin = begin
         self._uncommitted = uncommitted
 
