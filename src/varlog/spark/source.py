@@ -1,4 +1,4 @@
-"""The data source `varlog`: what Spark calls.
+"""The data source `varlog`: what Spark calls to read, and where it gets the writers of `sink`.
 
 Spark makes the source and its readers anew in several processes and sends them from one to another, so they hold
 options and nothing else. What they do is in `planning`, in a process of the driver, and in `task`, on executors.
@@ -28,18 +28,19 @@ from pyspark.sql.datasource import (
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceStreamReader
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, DataSourceStreamReader
     from pyspark.sql.types import StructType
 
     import varlog
     from varlog.spark.options import Options
     from varlog.spark.planning import Range
+    from varlog.spark.sink_options import Chosen, SinkOptions
 
 NAME: Final = "varlog"
 
 
 class VarlogDataSource(DataSource):
-    """The log as a table and as a stream."""
+    """The log as a table and as a stream, to read and to write."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,6 +60,25 @@ class VarlogDataSource(DataSource):
         from varlog.spark.streaming import StreamReader  # noqa: PLC0415
 
         return StreamReader(self._parsed(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        from varlog.spark.sink import BatchWriter  # noqa: PLC0415
+
+        return BatchWriter(*self._writing(schema, overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+        from varlog.spark.sink import StreamWriter  # noqa: PLC0415
+
+        return StreamWriter(*self._writing(schema, overwrite, streaming=True))
+
+    def _writing(self, schema: StructType, overwrite: bool, *, streaming: bool) -> tuple[SinkOptions, Chosen]:
+        from varlog.spark.connections import pin  # noqa: PLC0415
+        from varlog.spark.sink_options import choose, parse_sink, refuse_overwriting  # noqa: PLC0415
+
+        if overwrite:
+            refuse_overwriting(streaming=streaming)
+        options = parse_sink(self.options, streaming=streaming)
+        return options._replace(connection=pin(options.connection)), choose(schema, options)
 
     def _parsed(self, schema: StructType, *, streaming: bool) -> Options:
         from varlog.spark.connections import pin  # noqa: PLC0415

@@ -1,0 +1,166 @@
+"""How rows become entries, exactly once: what a task does on an executor, and the driver when all tasks have ended.
+
+All tasks of one write take part in one transaction. The first of them that has a row begins it, the others join it by
+its name; each writes its rows in a part of its own, and tells the driver which one that was. The driver commits the
+parts of those tasks that Spark counts, so what a failed, repeated or speculative attempt of a task wrote is never seen.
+
+A micro-batch has a transaction named after the query, whose number is that of the micro-batch. Whoever begins it later
+under the same number, or a smaller one, is told that it has been committed, and writes nothing: so a micro-batch that
+Spark repeats, because the driver died before it had noted its end, is recognised, into whatever partitions its rows
+come this time. Every run of a query has a token of its own; a run that begins a micro-batch takes it from an earlier
+run that may still be at it.
+
+What always holds: rows are visible if, and only if, the COMMIT of the driver is the first verdict on their transaction.
+Whoever dies on the way there leaves nothing that anybody sees: the next run of the query ends the transaction, or it
+expires.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import varlog
+from varlog import errors, limits
+from varlog.core.transacting import Part
+from varlog.spark.connections import connections
+from varlog.spark.settling import settle
+from varlog.spark.sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from varlog.client.transactions import Transaction
+    from varlog.client.writing import Appender
+    from varlog.core.messages import OpenTransaction
+
+_log: Final = logging.getLogger(__name__)
+
+
+class Attempt(NamedTuple):
+    """By which the tasks and the driver find the same transaction."""
+
+    name: str
+    token: str
+    number: int | None = None
+
+
+class Share(NamedTuple):
+    """What a task tells the driver. Nothing, if it had no rows."""
+
+    attempt: Attempt | None = None
+    txid: int = 0
+    part: Part | None = None
+    is_done: bool = False
+    """It was told that all this has been committed before."""
+
+
+# A task
+
+
+def write(options: SinkOptions, attempt: Attempt, batches: Iterator[pa.Array]) -> Share:
+    """Write batches of payloads in a part of the transaction, which is begun when there is a first one."""
+    settle()
+    first = next(batches, None)
+    if first is None:
+        return Share()
+    with connections.log(options.connection) as log:
+        try:
+            transaction = connections.run(_begun(log, options, attempt))
+        except errors.AlreadyCommitted as error:
+            _log.info("nothing is written again: %s", error)
+            return Share(attempt, is_done=True)
+        return Share(attempt, transaction.id, _part(transaction, options, chain([first], batches)))
+
+
+async def _begun(log: varlog.Log, options: SinkOptions, attempt: Attempt) -> Transaction:
+    name, token, number = attempt
+    return await log.begin(name, number=number, token=token, expires=options.expires, timeout=options.delivery)
+
+
+def _part(transaction: Transaction, options: SinkOptions, batches: Iterable[pa.Array]) -> Part:
+    """Send batches while the next ones are made; returns when all of them are in the log."""
+
+    async def open_appender() -> Appender:
+        return transaction.appender(window=limits.SPARK_SINK_WINDOW, timeout=options.delivery)
+
+    async def close(appender: Appender) -> None:
+        await appender.__aexit__(errors.Closed, None, None)
+
+    appender = connections.run(open_appender())
+    sending: Future[Any] | None = None
+    try:
+        for batch in batches:
+            if sending is not None:
+                sending.result()
+            sending = connections.submit(appender.append_batch(batch))
+        if sending is not None:
+            sending.result()
+        return connections.run(transaction.finish(timeout=options.delivery))
+    finally:
+        if sending is not None:
+            sending.cancel()
+        connections.run(close(appender))
+
+
+# The driver
+
+
+def commit(options: SinkOptions, shares: Sequence[Share]) -> None:
+    """Make visible what the tasks have written, all of it at once. Nothing is to be done if there is nothing, or if it
+    has been done before. What it raises says whether it may have happened; it may be repeated."""
+    written = [share for share in shares if share.part is not None]
+    done = next((share for share in shares if share.is_done), None)
+    if done is not None:
+        _log.warning("%s had been written and committed before, and is not written again", _named(done.attempt))
+        if written:  # by tasks that began before this was known
+            abort(options, written)
+        return
+    if not written:
+        return
+    attempt = written[0].attempt
+    assert attempt is not None, "who has a part has one of something"
+    with connections.log(options.connection) as log:
+        try:
+            connections.run(_committed(log, options, attempt, written))
+        except errors.AlreadyCommitted as error:
+            _log.warning("%s is not written again: %s", _named(attempt), error)
+
+
+async def _committed(log: varlog.Log, options: SinkOptions, attempt: Attempt, written: Sequence[Share]) -> None:
+    transaction = await _begun(log, options, attempt)
+    others = {share.txid for share in written} - {transaction.id}
+    if others:
+        raise errors.TransactionAborted(
+            f"tasks of {_named(attempt)} wrote in transaction {', '.join(map(str, sorted(others)))}, and it has become "
+            f"{transaction.id} since; nothing of it is visible"
+        )
+    await transaction.commit([share.part for share in written if share.part is not None], timeout=options.delivery)
+
+
+def abort(
+    options: SinkOptions, shares: Iterable[Share], is_ours: Callable[[OpenTransaction], bool] = lambda _: False
+) -> None:
+    """End what is open of a write, so that readers need not wait until it expires. `is_ours` tells for transactions
+    that no task could tell of. If this fails nothing is lost but time, so it only warns."""
+    known = {share.txid for share in shares if share.txid}
+
+    async def end(log: varlog.Log) -> None:
+        for transaction in await log.transactions():
+            if transaction.txid in known or is_ours(transaction):
+                await log.end_transaction(
+                    transaction.txid, "what Spark was to write under it failed, or had been written before"
+                )
+
+    try:
+        connections.ask(options.connection, end)
+    except errors.VarlogError as error:
+        _log.warning("a transaction may stay open until it expires, for %g s: %s", options.expires, error)
+
+
+def _named(attempt: Attempt | None) -> str:
+    assert attempt is not None, "who has something to say was in an attempt"
+    return attempt.name if attempt.number is None else f"{attempt.name} number {attempt.number}"
