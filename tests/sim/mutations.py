@@ -7,8 +7,10 @@ while a mutation is in place: they would stop the node before any harm was done,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -41,11 +43,14 @@ from varlog.core.store import TxnOutcome
 from varlog.core.syncing import Copy, FetchPlan, Syncing
 from varlog.core.tally import Tallies, Tally
 from varlog.core.world import Sight
+from varlog.sim.command import RUNS
+from varlog.sim.runner import RunSeed, find_run_seed
 from varlog.storage import logfiles
 from varlog.storage.replay import Replay
 from varlog.storage.state import LogState
-from varlog.types import GLSN, LLSN, CommitContext, Epoch, StorageNodeID, Version
+from varlog.types import GLSN, LLSN, CommitContext, Epoch, Ordering, StorageNodeID, Version
 
+ROOT = Path(__file__).resolve().parents[2]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -70,6 +75,35 @@ def applied(mutation: Mutation) -> Iterator[None]:
         _no_assertions(patch)
         mutation.patch(patch)
         yield
+
+
+def assert_found(mutation: Mutation, ordering: Ordering, seeds: int) -> None:
+    """That its checker finds a mutation in one of the seeds, of which the hint comes first.
+
+    That the same seed finds nothing without the mutation is shown by `make test`, which runs it as well.
+    """
+    assert mutation.hint <= seeds <= _seeds_in_ci(ordering), "nobody runs these seeds without the mutation"
+    run_seed = find_run_seed(RUNS[ordering, False])
+    with applied(mutation):
+        for seed in (mutation.hint, *range(1, seeds + 1)):
+            if mutation.checker in _violated(run_seed, seed):
+                return
+    pytest.fail(f"{mutation.checker} did not find {mutation.name} in {seeds} seeds")
+
+
+def _violated(run_seed: RunSeed, seed: int) -> set[str]:
+    """The checkers that object. A run that ends with an exception shows nothing: a broken rule may break anything."""
+    try:
+        return {checker for checker, _ in run_seed(seed).violations}
+    except Exception:
+        return set()
+
+
+def _seeds_in_ci(ordering: Ordering) -> int:
+    """As many seeds of an ordering does `make test` run."""
+    option = "" if ordering is Ordering.COMMIT else f"--ordering {ordering.label} "
+    (seeds,) = re.findall(rf" varlog sim {option}--seeds (\d+) ", (ROOT / "Makefile").read_text())
+    return int(seeds)
 
 
 def _writes_prove_nothing(patch: pytest.MonkeyPatch) -> None:
