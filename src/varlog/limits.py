@@ -202,6 +202,8 @@ MAX_OPEN_TRANSACTIONS: Final = 1000
 """Of one topic."""
 MAX_TRANSACTION_NAMES: Final = 10_000
 """Of one topic: names whose last committed number is kept."""
+VERDICTS_LOOK: Final = 8192
+"""So many batches a replica passes over in one read for verdicts; it need not read those of several entries."""
 REMEMBERED_FATES: Final = 16_384
 """Verdicts that one reader keeps at hand; others are looked for again."""
 REMEMBERED_ATTEMPTS: Final = 16

@@ -42,6 +42,8 @@ class ChainReadPlan(NamedTuple):
     end: GLSN
     """Of the log, when it was asked."""
     then: Callable[[Result], None]
+    verdicts: bool = False
+    """Of other batches than verdicts the bytes are not wanted."""
 
 
 class _Unsynced(NamedTuple):

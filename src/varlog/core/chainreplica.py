@@ -302,7 +302,7 @@ class ChainReplica(ChainContext):
         else:
             end, seen = self.durable_end, self.seen
             then = partial(self._finish_read, source, message, end, seen)
-            self.plan(ChainReadPlan(self, message.glsn, message.max_bytes, source, end, then))
+            self.plan(ChainReadPlan(self, message.glsn, message.max_bytes, source, end, then, message.verdicts))
 
     def _finish_read(self, source: Address, message: ChainRead, end: GLSN, seen: int, result: Result) -> None:
         # What was written since the epoch changed may not have reached the end of the new chain.

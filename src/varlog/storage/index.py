@@ -91,6 +91,11 @@ class SegmentIndex:
         end = max(end, number + 1)
         return list(zip(self._llsns[number:end], offsets[number:end], sizes[number:end], strict=True))
 
+    def batches(self, number: int, llsn_end: LLSN, most: int) -> list[tuple[int, int, int]]:
+        """(LLSN, offset, size) of at most so many frames from batch `number` on that begin below `llsn_end`."""
+        end = min(bisect_left(self._llsns, llsn_end), number + most)
+        return list(zip(self._llsns[number:end], self._offsets[number:end], self._sizes[number:end], strict=True))
+
     # Commits
 
     @property

@@ -15,6 +15,7 @@ import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -27,7 +28,7 @@ from varlog.storage.positionsegment import PositionSegment
 from varlog.storage.reader import StoredBatch, StoredFrame, read_run
 from varlog.storage.residents import Residents
 from varlog.storage.segment import NO_FLOOR
-from varlog.types import GLSN, LLSN, Version
+from varlog.types import GLSN, LLSN, Epoch, Version
 
 Written = tuple[int, int | None]
 """A segment's number, and how far it is in its file; None if it is closed."""
@@ -37,6 +38,8 @@ RUNS_LOOK: Final = 4 * limits.SEGMENT_RECORDS
 _GAP: Final = 64 * limits.KIB
 """Bytes that nobody asked for are read if they lie between others and are no more than this."""
 _NO_VERSION: Final = Version(0)
+_NO_EPOCH: Final = Epoch(0)
+_NOT_READ: Final = memoryview(b"")
 _new_stored: Final = partial(tuple.__new__, StoredBatch)
 
 
@@ -137,6 +140,22 @@ class PositionReader(Residents[PositionIndex]):
     ) -> list[StoredBatch]:
         """The batches in the files that end beyond a position; at least one if there is one, about `max_bytes`."""
         found = self.find(segments, glsn, ANY_SIZE, max(max_bytes, 1), written)
+        batches = self._read_all(found)
+        return [batches[one.line.glsn] for one in found]
+
+    def read_verdicts(
+        self, segments: Sequence[PositionSegment], glsn: int, max_bytes: int, written: Written | None
+    ) -> list[StoredBatch]:
+        """The same, for who looks for verdicts: batches that have several entries, and so are none, are not read, and
+        told without their bytes."""
+        found = self.find(segments, glsn, limits.VERDICTS_LOOK, written=written)
+        sizes = accumulate([one.line.size if one.line.count == 1 else 0 for one in found])
+        del found[1 + sum(1 for size in sizes if size <= max_bytes) :]
+        batches = self._read_all([one for one in found if one.line.count == 1])
+        return [batches.get(one.line.glsn) or _unread(one.line) for one in found]
+
+    def _read_all(self, found: Sequence[Found]) -> dict[int, StoredBatch]:
+        """By position."""
         batches: dict[int, StoredBatch] = {}
         for segment in {one.segment.seq: one.segment for one in found}.values():
             lines = sorted([one.line for one in found if one.segment is segment], key=itemgetter(4))
@@ -144,7 +163,7 @@ class PositionReader(Residents[PositionIndex]):
                 for run in _close_together(lines):
                     for line, frame in _frames(resident.file, segment, run):
                         batches[line.glsn] = _stored(line, frame)
-        return [batches[one.line.glsn] for one in found]
+        return batches
 
     def read_one(self, segments: Sequence[PositionSegment], glsn: int, written: Written) -> StoredBatch | None:
         """The batch that has a position, if it is in the files, sound, and its index in memory; what is wrong else,
@@ -230,6 +249,10 @@ def _check(frame: StoredFrame, line: Line, segment: PositionSegment) -> None:
 def _stored(line: Line, frame: StoredFrame) -> StoredBatch:
     epoch = frame.header.epoch
     return StoredBatch(GLSN(line.glsn), LLSN(line.glsn), line.count, epoch, _NO_VERSION, line.time, frame.batch)
+
+
+def _unread(line: Line) -> StoredBatch:
+    return StoredBatch(GLSN(line.glsn), LLSN(line.glsn), line.count, _NO_EPOCH, _NO_VERSION, line.time, _NOT_READ)
 
 
 def _glsn(found: Found) -> int:

@@ -39,16 +39,17 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
     def _segment_of(self, active: ActiveSegment) -> Segment:
         return active.segment
 
-    def read(self, glsn_begin: GLSN, glsn_end: GLSN, max_bytes: int) -> list[StoredBatch]:
+    def read(self, glsn_begin: GLSN, glsn_end: GLSN, max_bytes: int, *, verdicts: bool = False) -> list[StoredBatch]:
         """Committed batches that overlap [glsn_begin, glsn_end), ascending; at least one if there is one.
 
         A batch is whole also where the range cuts into it. `Trimmed` if `glsn_begin` is, `Corrupt` if what stands there
-        is damaged."""
+        is damaged. For who wants `verdicts` only, of others there may be nothing but their positions."""
         segments = self._segments
         if glsn_begin <= self._trim_glsn:
             raise Trimmed(self._trim_glsn + 1)
         begin = self._reader.llsn_after(segments, GLSN(glsn_begin - 1))
-        return self._read(segments, begin, self._reader.llsn_after(segments, GLSN(glsn_end - 1)), max_bytes)
+        end = self._reader.llsn_after(segments, GLSN(glsn_end - 1))
+        return self._read(segments, begin, end, max_bytes, verdicts=verdicts)
 
     def read_llsn(self, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
         """Committed batches that overlap [llsn_begin, llsn_end), as `read`."""
@@ -88,7 +89,13 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
                     raise  # else it may be that files were trimmed away meanwhile: look again
 
     def _read(
-        self, segments: tuple[Segment, ...], llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
+        self,
+        segments: tuple[Segment, ...],
+        llsn_begin: LLSN,
+        llsn_end: LLSN,
+        max_bytes: int,
+        *,
+        verdicts: bool = False,
     ) -> list[StoredBatch]:
         llsn_end = min(llsn_end, self._readable_end)
         if llsn_begin >= llsn_end:
@@ -96,7 +103,8 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
                 raise self.corruption
             return []
         try:
-            return self._reader.read_committed(segments, llsn_begin, llsn_end, max_bytes)
+            read = self._reader.read_verdicts if verdicts else self._reader.read_committed
+            return read(segments, llsn_begin, llsn_end, max_bytes)
         except Corrupt:
             if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
                 raise Trimmed(self._trim_glsn + 1) from None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from varlog import limits
@@ -27,6 +28,8 @@ from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
 Segments = tuple[Segment, ...]
 
 _BATCH: Final = int(FrameKind.BATCH)
+_NO_EPOCH: Final = Epoch(0)
+_NOT_READ: Final = memoryview(b"")
 
 
 class StoredBatch(NamedTuple):
@@ -72,6 +75,24 @@ class LogReader(Residents[SegmentIndex]):
             found.append(StoredBatch(glsn, llsn, header.count, header.epoch, cc.version, cc.time, batch))
         return found
 
+    def read_verdicts(self, segments: Segments, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
+        """The same, for who looks for verdicts: in place of batches that have several entries, and so are none, there
+        may be one without its bytes that covers all their positions. They are not read."""
+        commits = self.commits_from_llsn(segments, llsn_begin)
+        cc = _next(commits, segments)
+        found: list[StoredBatch] = []
+        for begin, end, frame in self._singles(segments, llsn_begin, llsn_end, max_bytes):
+            epoch, batch = (frame.header.epoch, frame.batch) if frame is not None else (_NO_EPOCH, _NOT_READ)
+            llsn = begin
+            while llsn < end:
+                while llsn >= cc.llsn_end:
+                    cc = _next(commits, segments)
+                upto = LLSN(min(end, cc.llsn_end))
+                glsn = GLSN(llsn - cc.llsn_begin + cc.glsn_begin)
+                found.append(StoredBatch(glsn, llsn, upto - llsn, epoch, cc.version, cc.time, batch))
+                llsn = upto
+        return found
+
     def llsn_after(self, segments: Segments, glsn: GLSN) -> LLSN:
         """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
         if not segments or glsn + 1 >= segments[-1].glsn_end:
@@ -107,6 +128,38 @@ class LogReader(Residents[SegmentIndex]):
                         return
                     number += len(run)
 
+    def _singles(
+        self, segments: Segments, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int
+    ) -> Iterator[tuple[LLSN, LLSN, StoredFrame | None]]:
+        """What overlaps [llsn_begin, llsn_end), in order, as far as one read goes: batches of one entry with their
+        frames, and runs of others without."""
+        llsn, left = llsn_begin, limits.VERDICTS_LOOK
+        while llsn < llsn_end and left > 0 and max_bytes > 0:
+            at = bisect_right(segments, llsn, key=_end)
+            if at == len(segments):
+                raise _not_covered(segments[-1], llsn)
+            segment = segments[at]
+            with self.borrow(segment) as resident:
+                index = self.index(segment)
+                number = index.find(llsn)
+                batches = index.batches(max(0, number), min(llsn_end, segment.end), left) if number >= 0 else []
+                if not batches:
+                    raise _not_covered(segment, llsn)
+                left -= len(batches)
+                for begin, end, run in _sparse_runs(batches):
+                    if not run:
+                        yield LLSN(begin), LLSN(end), None
+                        llsn = LLSN(end)
+                        continue
+                    for frame in read_run(resident.file, segment, run):
+                        if not frame.header.llsn <= llsn < frame.header.llsn + frame.header.count:
+                            raise _not_covered(segment, llsn)
+                        llsn = LLSN(frame.header.llsn + frame.header.count)
+                        max_bytes -= len(frame.batch)
+                        yield frame.header.llsn, llsn, frame
+                    if max_bytes <= 0:
+                        return
+
     # Commits
 
     def commits_from_llsn(self, segments: Segments, llsn: LLSN) -> Iterator[CommitContext]:
@@ -134,6 +187,34 @@ class LogReader(Residents[SegmentIndex]):
             index = self.index(segment)
             for number in range(max(0, find(index)), index.commits):
                 yield index.commit(number)
+
+
+def _sparse_runs(batches: list[tuple[int, int, int]]) -> Iterator[tuple[int, int, list[tuple[int, int, int]]]]:
+    """Consecutive batches as runs [begin, end) of such as need not be read, because they have several entries; and such
+    as must be, which are as many as are read at once. The last one is among these: the next one tells how many entries
+    a batch has, and it has none."""
+    begin = batches[0][0]
+    run: list[tuple[int, int, int]] = []
+    for one, following in pairwise(batches):
+        if following[0] - one[0] > 1:
+            if run:
+                yield begin, one[0], run
+                begin, run = one[0], []
+            continue
+        if not run and begin < one[0]:
+            yield begin, one[0], []
+        elif run and one[1] + one[2] - run[0][1] > limits.READ_CHUNK_BYTES:
+            yield begin, one[0], run
+            run = []
+        if not run:
+            begin = one[0]
+        run.append(one)
+    last = batches[-1]
+    if run:
+        yield begin, last[0], run
+    elif begin < last[0]:
+        yield begin, last[0], []
+    yield last[0], last[0], [last]
 
 
 def committed_end(segments: Segments) -> LLSN:

@@ -186,10 +186,11 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
             return None
         return self._reader.read_one(self._segments, glsn, self._written)
 
-    def read(self, glsn: GLSN, max_bytes: int) -> list[StoredBatch]:
+    def read(self, glsn: GLSN, max_bytes: int, *, verdicts: bool = False) -> list[StoredBatch]:
         """The durable batches that end beyond a position, in order: at least one if there is one, about `max_bytes`.
 
-        `Trimmed` if the position is, `Corrupt` if what stands there is damaged."""
+        `Trimmed` if the position is, `Corrupt` if what stands there is damaged. For who wants `verdicts` only, others
+        may be without their bytes."""
         if self._unsound is not None:
             raise self._unsound
         while True:
@@ -201,7 +202,8 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
                     return [one]
                 # What a log holds that is not written on stands in its files.
                 written = self._written if self._active is not None else None
-                return self._reader.read(segments, glsn, max_bytes, written)
+                read = self._reader.read_verdicts if verdicts else self._reader.read
+                return read(segments, glsn, max_bytes, written)
             except Corrupt:
                 if segments is self._segments:
                     raise  # else it may be that files were trimmed away meanwhile: look again

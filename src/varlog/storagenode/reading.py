@@ -106,10 +106,10 @@ def read(plan: Plan, storage: Storage, most: int) -> Result:
     try:
         if isinstance(plan, ChainReadPlan):
             assert isinstance(storage, WriteOnceStorage)
-            return storage.read(plan.glsn, min(plan.max_bytes, most))  # type: ignore[return-value]
+            return storage.read(plan.glsn, min(plan.max_bytes, most), verdicts=plan.verdicts)  # type: ignore[return-value]
         assert isinstance(storage, LogStreamStorage)
-        scan = plan.scan
-        return storage.read(scan.glsn_begin, plan.glsn_end, min(scan.max_bytes, most))  # type: ignore[return-value]
+        scan, most = plan.scan, min(plan.scan.max_bytes, most)
+        return storage.read(scan.glsn_begin, plan.glsn_end, most, verdicts=scan.verdicts)  # type: ignore[return-value]
     except errors.VarlogError as error:
         return error
     except OSError as error:
