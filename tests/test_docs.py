@@ -88,7 +88,7 @@ def test_links_lead_somewhere(document: Path) -> None:
         assert not anchor or anchor in anchors(path.read_text()), f"{target} is no heading"
 
 
-SESSIONS = {"README.md", "client.md", "operations.md", "orderings.md", "spark.md"}
+SESSIONS = {"README.md", "client.md", "operations.md", "orderings.md", "spark.md", "transactions.md"}
 """They need a cluster and are run in tests/docs; spark.md, which needs Spark too, in tests/spark."""
 EXAMPLES = [
     pytest.param(code, id=f"{document.name}-{number}")

@@ -10,7 +10,10 @@ import pytest
 from tests.docs.sessions import align, replay
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("client.md", "operations.md", "orderings.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / name for name in ("client.md", "operations.md", "orderings.md", "transactions.md")),
+]
 
 
 @pytest.mark.timeout(400)
