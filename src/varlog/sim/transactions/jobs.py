@@ -2,8 +2,8 @@
 
 Several clients share a few names, so that attempts take each other's place all the time. Under some names transactions
 are numbered, as batches of a query are: the next number is that after the last one that somebody knows to be committed,
-and a number whose commit nobody is sure of is tried again. A `Board` is what the clients of a run know of each other
-beside the log: numbers that are done, and whom to help.
+and a number whose commit nobody is sure of is tried again. A `Board` is what the clients of a run know beside the log:
+numbers that are done, whom to help, where the log begins, and what verdicts any of them has read.
 
 A client goes on with a transaction however long ago it should have expired, and whoever has taken its place: that
 nothing comes of it is for the log to say.
@@ -52,12 +52,14 @@ class Invitation:
 
 @dataclass
 class Board:
-    """See the module's text; and what any reader has seen of verdicts, for the checkers."""
+    """See the module's text."""
 
     done: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NUMBERED, -1))
     """The last number of each name that is known to be committed."""
     invitations: list[Invitation] = field(default_factory=list)
     verdicts: set[Spoken] = field(default_factory=set)
+    first: int = 1
+    """Where the log begins."""
 
     def note(self, name: str, number: int) -> None:
         if number >= 0:
@@ -423,15 +425,24 @@ class Janitor(_Transacting):
         if ways.known_tail < 20:
             self._rest()
             return
-        glsn = ways.rng.randint(ways.known_tail // 4, ways.known_tail)
+        glsn = self._trim_point()
         operation = ways.history.invoke(ways.process.name, Kind.TRIM, TOPIC, position=glsn)
         question = TrimTopic(0, TOPIC, GLSN(glsn))
         self._inquiries.ask(question, ways.now + END_SECONDS, partial(self._on_trimmed, operation))
+
+    def _trim_point(self) -> int:
+        """Often just behind a verdict: what comes later of that transaction is then all that is left of it."""
+        rng, tail = self.ways.rng, self.ways.known_tail
+        spoken = sorted(one.glsn for one in self.board.verdicts)[-20:]
+        if spoken and rng.random() < 0.6:
+            return min(tail, rng.choice(spoken) + rng.choice((0, 0, 1, 3)))
+        return rng.randint(tail // 4, tail)
 
     def _on_trimmed(self, operation: Operation, came: Any) -> None:
         history = self.ways.history
         if isinstance(came, Decided) and came.code == 0:
             history.ok(operation)
+            self.board.first = max(self.board.first, operation.position + 1)
         elif isinstance(came, Decided):
             if came.code == errors.TransactionOpen.code:
                 self.ways.count(Transacted.TRIM_REFUSED)

@@ -221,7 +221,6 @@ class _Reader:
         self._procedures = Procedures(ways, inquiries)
         self._reading: CommittedReading | None = None
         self._operation: Operation | None = None
-        self._trimmed_to = 0
 
     def _read(self, operation: Operation, end: int | None) -> None:
         most = self._ways.rng.choice((1, 3, 1000))
@@ -242,7 +241,6 @@ class _Reader:
             self._ways.history.ok(operation)
             return
         first = error.first if isinstance(error, errors.Trimmed) else 0
-        self._trimmed_to = max(self._trimmed_to, first - 1)
         self._ways.history.failed(operation, type(error).__name__, first=first)
 
     def tick(self) -> None:
@@ -267,7 +265,8 @@ class RangeReader(_Reader):
     def _next(self) -> None:
         ways, rng = self._ways, self._ways.rng
         if self._operation is None and ways.known_tail and not ways.stopping:
-            begin = rng.randint(max(1, self._trimmed_to - 2), ways.known_tail)
+            first = min(self._board.first, ways.known_tail)
+            begin = first if rng.random() < 0.3 else rng.randint(max(1, first - 3), ways.known_tail)
             end = min(begin + rng.choice((1, 10, 40)), ways.known_tail + 1)
             operation = ways.history.invoke(
                 ways.process.name, Kind.SCAN, TOPIC, position=begin, end=end, uncommitted=rng.random() < 0.1
