@@ -67,7 +67,7 @@ def test_neighbours_in_which_the_same_copies_differ_are_one() -> None:
         (1, 50, 60, 1),
         (2, 10, 20, 1),
     ]
-    assert [(look.log_stream, look.begin, look.known) for look in looks_at(runs, None, {1: 55, 2: 15})] == [
+    assert [(look.log_stream, look.begin, look.known) for look in looks_at(runs, None, {1: 55, 2: 15}, 60)] == [
         (1, 10, 20),
         (2, 10, 15),
         (1, 30, 40),

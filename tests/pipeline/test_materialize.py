@@ -24,7 +24,7 @@ SETTING = "spark.sql.streaming.stateStore.providerClass"
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_S8_the_table_has_the_latest_value_of_every_key(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
+def test_P1_the_table_has_the_latest_value_of_every_key(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
     """Micro-batch by micro-batch; then what was appended since; then, without its checkpoint, all of it again."""
     uri = tmp_path / "it"
     before = spark.conf.get(SETTING)
@@ -48,7 +48,7 @@ def test_S8_the_table_has_the_latest_value_of_every_key(spark: SparkSession, top
     assert table_of(uri) == latest(entries)
 
 
-def test_S8_killed_when_the_table_has_what_spark_does_not_know(
+def test_P1_killed_when_the_table_has_what_spark_does_not_know(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
     uri = tmp_path / "it"

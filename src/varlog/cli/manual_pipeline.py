@@ -74,8 +74,8 @@ AUDIT: Final = Page(
     """Prove a topic whole: read all of every replica and of its archive, and compare.
 
 It proves that every position is there exactly once, that LLSNs have no hole,
-that replicas are equal, that the chain of commits is whole, and that the
-archive equals the log; or it says in which copy, log stream and positions that
+that replicas are equal, that the chain of commits is whole, that transactions
+are whole, and that the archive equals the log; or it says in which copy, log stream and positions that
 is not so. varlog verify is quicker: it believes the digests that nodes give.
 Where a sequencer orders the topic there are no commits, and LLSNs are GLSNs.
 
@@ -91,7 +91,7 @@ Exit codes are those of varlog verify: 0 all is proven, 4 something is wrong,
 
 JSON: one object with topic, ordering, verdict (consistent, incomplete,
 inconsistent), first, last, archive, archive_first, archive_last, entries,
-bytes, seconds, tasks, more_findings,
+bytes, seconds, tasks, transactions, more_findings,
   findings: begin, end (positions [begin, end)), log_stream (0: all), copy (the
     node; 0 the archive, -1 the topic as a whole), fault, detail
   copies: copy, role, log_stream, first, last, rows, bytes, commits, differing

@@ -3,10 +3,10 @@
     varlog pipeline archive /backup/orders --topic orders
     spark-submit --master spark://host:7077 .../varlog/pipeline/archive.py /backup/orders --topic orders
 
-The job repeats one *batch*: the archive says where it ends; the positions from there to the tail, or as many as fill a
-few files for every core, are split evenly; each part is read and written by one task of Spark (`archive_tasks`); when
-all files are there and durable, the driver adds them to the archive in one commit. Then, with `--trim`, it deletes from
-the log what the archive has.
+The job repeats one *batch*: the archive says where it ends; the positions from there to the tail, or to the first
+transaction that is not decided yet, or as many as fill a few files for every core, are split evenly; each part is read
+and written by one task of Spark (`archive_tasks`); when all files are there and durable, the driver adds them to the
+archive in one commit. Then, with `--trim`, it deletes from the log what the archive has.
 
 What always holds, wherever the job is killed and however many run at once:
 
@@ -122,7 +122,7 @@ class Summary(msgspec.Struct, tag="summary", tag_field="event"):
     end: int
     """and the one after its last."""
     positions: int = 0
-    """Archived by this run; those without a row are fill, or lost."""
+    """Archived by this run; those without a row are fill, lost, or of transactions."""
     rows: int = 0
     files: int = 0
     bytes: int = 0
@@ -268,8 +268,8 @@ class Archiver:
         wanted = self._wanted
         patience = time.monotonic() + wanted.every
         while True:
-            tail = self._ask(_tail)
-            end = tail + 1 if wanted.until is None else min(tail, wanted.until) + 1
+            stable = self._ask(_stable)
+            end = stable + 1 if wanted.until is None else min(stable, wanted.until) + 1
             ready = end - self._archive.end
             if not wanted.follow:
                 return end if ready > 0 else None
@@ -373,10 +373,17 @@ class Archiver:
             self._check_attached(topic)
             self._archive.sync()
 
-            async def trim(log: Log) -> int:
-                return await log.trim(last)
+            async def trim(log: Log) -> int | str:
+                try:
+                    return await log.trim(last)
+                except errors.TransactionOpen as error:
+                    return str(error)
 
-            self.summary.log_first = self._ask(trim) + 1
+            trimmed = self._ask(trim)
+            if isinstance(trimmed, str):  # the next batch, or run, will
+                self._output.note(f"nothing is trimmed now: {trimmed}")
+            else:
+                self.summary.log_first = trimmed + 1
         self._steps.reached(Step.TRIMMED)
 
     def _collect(self) -> None:
@@ -391,8 +398,8 @@ async def _state(log: Log) -> tuple[TopicInfo, int, int]:
     return log.topic, await log.first(), await log.tail()
 
 
-async def _tail(log: Log) -> int:
-    return await log.tail()
+async def _stable(log: Log) -> int:
+    return await log.stable()
 
 
 def split(begin: int, end: int, rows_per_file: int, cores: int) -> list[Part]:

@@ -2,8 +2,8 @@
 
 `varlog verify` asks the nodes what they hold, and believes their digests; it is quick. An audit reads every byte of
 every replica and of the archive itself, in parallel, as tasks of Spark, and proves of them: every position is there
-exactly once; LLSNs have no hole; replicas are equal; the chain of commits is whole; the archive equals the log. Where a
-sequencer orders the topic there are no commits, and LLSNs are GLSNs.
+exactly once; LLSNs have no hole; replicas are equal; the chain of commits is whole; the archive equals the log;
+transactions are whole. Where a sequencer orders the topic there are no commits, and LLSNs are GLSNs.
 
 How it goes: look at the cluster and plan (`audit_plan`); read everything (`audit_tasks`, `audit_replica`,
 `audit_archive`), which leaves a few digests per thousand entries (`audit_rows`); compare these, slice by slice
@@ -79,7 +79,7 @@ def audit(
     try:
         rules = Rules.of(plan)
         gathered = Gathered(plan, _judged(spark, pinned, plan, rules, output or Output(json=True)))
-        looks = looks_at(gathered.runs, plan.archive, rules.ends)
+        looks = looks_at(gathered.runs, plan.archive, rules.ends, plan.end)
         looked = [finding_of(row) for row in look_at_all(spark, pinned, looks).collect()] if looks else []
     except PySparkException as error:
         raise JobFailed(f"Spark could not finish the audit: {str(error).strip().splitlines()[-1]}") from error

@@ -51,6 +51,8 @@ class Fault(StrEnum):
     """Positions that no log stream has."""
     TWICE = "twice"
     """Positions that are there more than once."""
+    TRANSACTION = "transaction"
+    """A committed transaction is not whole, or its fate is not the first verdict on it."""
     FOREIGN = "foreign"
     """It belongs to another topic or cluster."""
     UNREAD = "unread"

@@ -7,6 +7,7 @@ call, in parallel. What it says goes to the driver: a few rows for each slice, a
   the set have the greater say, then the greater number, then the side that the archive is on, then the primary's. What
   the winning side holds is the log there. Whoever holds something else differs, and so does the archive.
 - Those who hold the same entries must have the same commits.
+- What was met of transactions comes in groups of its own, which `audit_fates` judges.
 - The positions that the log streams have in the slice, each by its best copy, must be every position exactly once.
 """
 
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from varlog.pipeline.audit_fates import Bounds, judge_transactions
 from varlog.pipeline.audit_findings import ARCHIVE, TOPIC, Fault
 from varlog.pipeline.audit_plan import Plan
 from varlog.pipeline.audit_rows import CELL, FOUND, Kind
@@ -106,7 +108,10 @@ def _parties(run: Run) -> tuple[object, ...]:
 
 
 def judge_slice(rules: Rules, begin: int, table: pa.Table) -> pa.Table:
-    """All that is to be said of a slice, as rows of `FOUND`."""
+    """All that is to be said of a slice, or of a group of transactions, as rows of `FOUND`."""
+    if begin < 0:
+        judged = judge_transactions(Bounds(rules.begin, rules.lost), table.to_pylist())
+        return pa.Table.from_pylist(judged, schema=FOUND)
     return pa.Table.from_pylist(_Slice(rules, begin, table).judged(), schema=FOUND)
 
 

@@ -18,6 +18,7 @@ from varlog import batch, errors, limits
 from varlog.client.replicas import scan_replica
 from varlog.client.session import Session
 from varlog.pipeline.audit_archive import open_file, rows_of
+from varlog.pipeline.audit_fates import FatesOf
 from varlog.pipeline.audit_findings import ARCHIVE, Fault, Finding, spans_of
 from varlog.pipeline.audit_judging import Run
 from varlog.pipeline.audit_plan import Manifest
@@ -43,6 +44,8 @@ class Look(NamedTuple):
     uri: str
     files: tuple[str, ...]
     """Those of the archive that have to do with these positions."""
+    audited: int
+    """Where the audit ends, and verdicts on transactions count up to."""
 
 
 class Row(NamedTuple):
@@ -64,25 +67,25 @@ class Rows(NamedTuple):
     """Of a replica: everything else that is stored of a batch."""
 
 
-def looks_at(runs: Sequence[Run], archive: Manifest | None, ends: Mapping[int, int]) -> list[Look]:
-    """The cells to look at. `ends` says where log streams end."""
+def looks_at(runs: Sequence[Run], archive: Manifest | None, ends: Mapping[int, int], audited: int) -> list[Look]:
+    """The cells to look at. `ends` says where log streams end, `audited` where the audit does."""
     uri, files = (archive.uri, archive.files) if archive is not None else ("", ())
     looks = []
     for run in runs:
         for begin, end in {(run.begin, run.first_end), (run.last_begin, run.end)}:
             of_cell = tuple(file.path for file in files if file.begin < end and file.end > begin)
-            about = run.winners[0], run.losers, run.undecided, uri, of_cell
+            about = run.winners[0], run.losers, run.undecided, uri, of_cell, audited
             looks.append(Look(run.log_stream, begin, end, min(end, ends[run.log_stream]), *about))
     return sorted(looks, key=lambda look: (look.begin, look.log_stream))[:LOOKS]
 
 
-async def look(session: Session, at: Look) -> list[Finding]:
+async def look(session: Session, at: Look, fates: FatesOf) -> list[Finding]:
     """What is wrong there."""
     found: list[Finding] = []
     copies: dict[int, Rows] = {}
     for copy in (at.winner, *at.losers):
         try:
-            copies[copy] = _archived(at) if copy == ARCHIVE else await _stored(session, copy, at)
+            copies[copy] = _archived(at) if copy == ARCHIVE else await _stored(session, copy, at, fates)
         except (errors.VarlogError, OSError, pa.ArrowException) as error:
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             found.append(Finding(at.begin, at.end, at.log_stream, copy, Fault.UNREAD, said))
@@ -116,7 +119,7 @@ class _Gathering:
         self.rows.append(Row(glsn, llsn, time, len(payload), sha256(payload).digest(), kept))
 
 
-async def _stored(session: Session, snid: int, at: Look) -> Rows:
+async def _stored(session: Session, snid: int, at: Look, fates: FatesOf) -> Rows:
     """As a replica has it."""
     gathering = _Gathering()
     batches: list[tuple[object, ...]] = []
@@ -128,7 +131,7 @@ async def _stored(session: Session, snid: int, at: Look) -> Rows:
                 opened = batch.decode(data)
             except errors.VarlogError:
                 continue  # which was told when it was first read
-            if opened.flags & batch.BatchFlag.JUNK:
+            if opened.flags and not await fates.shows_batch(opened, max(glsn, at.begin)):
                 continue
             for number, payload in enumerate(opened.to_list()):
                 if at.begin <= glsn + number < at.end:

@@ -121,7 +121,7 @@ class Plan:
         """Neighbours are of different nodes, so that tasks side by side do not all ask the same one."""
         asked = [copy for copy in self.copies if copy.finding is None]
         parts: list[Part] = [
-            ReplicaSlice(copy.snid, copy.lsid, begin, end, min(end, copy.end), self.is_chained)
+            ReplicaSlice(copy.snid, copy.lsid, begin, end, min(end, copy.end), self.end, self.is_chained)
             for begin, end in self.slices
             for copy in asked
             if begin < copy.end

@@ -8,6 +8,9 @@ consecutive.
 Of a replica of a chain LLSNs are GLSNs, positions have holes where other log streams have theirs, there are no commits,
 and only junk may have no time. In which epoch a replica was written differs from one to the next, and is left out.
 
+Which entries of transactions readers see is asked for and noted (`audit_fates`); the others have no row, like fill, and
+count as they are stored.
+
 The commit contexts are not part of what a reader is given. They are asked for as the node's fingerprint of the same
 range, which walks the chain (`varlog.core.fingerprints`), and whose positions must be those of the entries that were
 read.
@@ -24,17 +27,20 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from varlog import batch, errors
+from varlog.batch.transactions import mark_of
 from varlog.client.administering import Admin
 from varlog.client.replicas import scan_replica
 from varlog.client.session import Session
+from varlog.core.fates import Fate, verdict_of
 from varlog.core.messages import StoredLine
+from varlog.pipeline.audit_fates import PASSED, FatesOf, Met
 from varlog.pipeline.audit_findings import Fault
 from varlog.pipeline.audit_rows import CELL, DIGEST_BYTES, Kind, Notes, RowDigest, Spans, cell_of, cells_of
+from varlog.types import GLSN
 
 SECONDS: Final = 60.0
 """For one answer: a megabyte from a disk that may be busy, behind others that wait."""
 
-_JUNK: Final = int(batch.BatchFlag.JUNK)
 _LINE: Final = Struct("<QQQQQQ")
 _BROKEN: Final = frozenset({errors.Corrupt.code, errors.ConsistencyViolation.code, errors.Poisoned.code})
 
@@ -48,15 +54,17 @@ class ReplicaSlice(NamedTuple):
     end: int
     known: int
     """Beyond this the log stream has nothing, as the metadata repository says, and nobody is asked."""
+    audited: int
+    """Where the audit ends, and verdicts on transactions count up to."""
     is_chained: bool = False
     """A sequencer orders the topic."""
 
 
-async def read(session: Session, part: ReplicaSlice) -> Notes:
+async def read(session: Session, part: ReplicaSlice, fates: FatesOf) -> Notes:
     """Everything there is to say of a slice of a replica. What goes wrong is part of it."""
     begin = part.begin
     while True:
-        reading = _Reading(part, begin)
+        reading = _Reading(part, begin, fates)
         try:
             await reading.run(session)
         except errors.Trimmed as trimmed:
@@ -79,8 +87,10 @@ class _Cell:
 
 
 class _Reading:
-    def __init__(self, part: ReplicaSlice, begin: int) -> None:
+    def __init__(self, part: ReplicaSlice, begin: int, fates: FatesOf) -> None:
         self._part = part
+        self._fates = fates
+        self._met = Met(part.lsid)
         self._lsid = part.lsid
         self._begin = begin
         self._end = part.known
@@ -97,10 +107,14 @@ class _Reading:
         if self._begin < self._end:
             async for lines in scan_replica(session, part.snid, part.lsid, self._begin, self._end, timeout=SECONDS):
                 for line in lines:
-                    self._add(line)
+                    opened = self._opened(line)
+                    if opened is not None and opened.flags:
+                        opened = await self._visible(line, opened)
+                    self._add(line, opened)
             self.covered = self._end
             self._tell_slice(None if part.is_chained else await self._judge_chain(Admin(session, SECONDS)))
         self.notes.spans(part.lsid, self._spans)
+        self._met.tell(self.notes)
         for begin, end in pairwise([*cells_of(part.begin, part.end), part.end]):
             self._tell_cell(begin, end)
 
@@ -119,7 +133,8 @@ class _Reading:
 
     # Batches
 
-    def _add(self, line: StoredLine) -> None:
+    def _add(self, line: StoredLine, opened: batch.RecordBatch | None) -> None:
+        """A batch, and the same if it has anything for readers."""
         glsn, llsn, count, epoch, version, time, data = line
         if self._part.is_chained:
             self._check_chained(line)
@@ -136,7 +151,6 @@ class _Reading:
             raw = self._cell(glsn).raw
             raw.update(_LINE.pack(glsn, llsn, count, epoch, version, time))
             raw.update(data)
-        opened = self._opened(line)
         if opened is None:
             return
         if count == 1:
@@ -156,7 +170,7 @@ class _Reading:
         return cell
 
     def _opened(self, line: StoredLine) -> batch.RecordBatch | None:
-        """The batch, verified; None if it is none, or holds nothing for readers."""
+        """The batch, verified; None if it is none."""
         glsn, _, count, *_, data = line
         try:
             opened = batch.decode(data)
@@ -168,7 +182,26 @@ class _Reading:
             fault = Fault.MISSING if opened.count < count else Fault.EXTRA
             self._fault(fault, glsn + min(opened.count, count), glsn + max(opened.count, count), said)
             return None
-        return None if opened.flags & _JUNK else opened
+        return opened
+
+    async def _visible(self, line: StoredLine, opened: batch.RecordBatch) -> batch.RecordBatch | None:
+        """The batch, if readers see it."""
+        glsn, _, count, *_, data = line
+        if opened.flags & PASSED:
+            verdict = verdict_of(data)
+            if verdict is not None and glsn >= self._begin:
+                self._met.verdict(self.notes, Fate(GLSN(glsn), verdict))
+            return None
+        if not opened.flags & batch.BatchFlag.TRANSACTION:
+            return opened
+        try:
+            mark = mark_of(opened.extensions)
+        except errors.MalformedBatch:
+            return None  # of no transaction: nobody ever shows it
+        begin, end = max(glsn, self._begin), min(glsn + count, self._end)  # it may be trimmed up to its middle
+        is_shown, fate = await self._fates.shows(mark, begin)
+        self._met.batch(mark, max(0, end - begin) if is_shown else 0, fate)
+        return opened if is_shown else None
 
     def _check(self, line: StoredLine) -> None:
         """Against the batch before it."""

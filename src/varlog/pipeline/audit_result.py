@@ -62,6 +62,8 @@ class AuditResult(msgspec.Struct):
     """Beyond those that are listed."""
     copies: list[CopyResult]
     tasks: int
+    transactions: int = 0
+    """That were met, whatever became of them."""
 
 
 class Bucket(NamedTuple):
@@ -94,6 +96,7 @@ class Gathered:
         self._buckets: dict[tuple[int, int, int], list[int]] = {}
         self.first = plan.begin
         """Where the log begins now; what lies below was trimmed meanwhile."""
+        self.transactions = 0
         runs: list[Run] = []
         for row in rows:
             if row["kind"] == Kind.SLICE:
@@ -104,6 +107,8 @@ class Gathered:
                 bucket = self._buckets.setdefault((row["copy"], row["log_stream"], row["begin"]), [0, 0, 0])
                 for at, name in enumerate(("rows", "bytes", "positions")):
                     bucket[at] += row[name]
+            elif row["kind"] == Kind.TRANSACTIONS:
+                self.transactions += row["rows"]
             elif row["fault"] == Fault.TRIMMED:
                 self.first = max(self.first, row["end"])
             else:
@@ -152,7 +157,7 @@ class Gathered:
 
     def result(self, looked: Iterable[Finding], seconds: float) -> AuditResult:
         plan, archive = self._plan, self._plan.archive
-        findings = sorted({*self.findings, *looked, *self._long_runs()})
+        findings = sorted({*filter(self._can_be_told, self.findings), *looked, *self._long_runs()})
         copies = self._copies()
         return AuditResult(
             topic=plan.topic.name,
@@ -170,7 +175,14 @@ class Gathered:
             more_findings=max(0, len(findings) - SHOWN),
             copies=copies,
             tasks=len(plan.parts),
+            transactions=self.transactions,
         )
+
+    def _can_be_told(self, finding: Finding) -> bool:
+        """Whether a transaction is whole can be told only where all of it was read, and nothing trimmed meanwhile."""
+        if finding.fault is not Fault.TRANSACTION:
+            return True
+        return finding.begin >= self.first and not any(other.fault is Fault.UNREAD for other in self.findings)
 
     def _long_runs(self) -> Iterable[Finding]:
         """Of neighbouring cells that differ only the ends are looked into."""

@@ -6,10 +6,11 @@ has them. Copies that hold the same give the same digest, whether they are repli
 which has rows; and how they were read does not matter. What is left to compare is a few rows per thousand entries,
 which is Spark's work, and never comes to one place as a whole.
 
-`FOUND` is the table that all tasks write to. Its rows are of four kinds: a *cell* with its digests; a *slice* as a
+`FOUND` is the table that all tasks write to. Its rows are of several kinds: a *cell* with its digests; a *slice* as a
 whole, for what must go on from one slice to the next; a *span* of positions that a replica has, for the density of the
-topic; and a *fault* that could be seen in the copy by itself. Judging a slice adds two: a *run* of cells in which
-copies differ, and a *bucket* of the plots.
+topic; and a *fault* that could be seen in the copy by itself. Of transactions (`audit_fates`) there are *verdicts*, and
+what was *marked* as a part of one. Judging a slice adds two: a *run* of cells in which copies differ, and a *bucket* of
+the plots; judging transactions how many there are.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ class Kind(StrEnum):
     FAULT = "fault"
     RUN = "run"
     BUCKET = "bucket"
+    VERDICT = "verdict"
+    MARKED = "marked"
+    TRANSACTIONS = "transactions"
 
 
 class RowDigest:

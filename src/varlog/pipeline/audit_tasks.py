@@ -8,14 +8,16 @@ the task: an audit is there to tell how far everything can be read.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from varlog import errors
 from varlog.client.connecting import open_session
+from varlog.client.log import Log
 from varlog.client.session import Session
 from varlog.pipeline import audit_archive, audit_replica
 from varlog.pipeline.audit_archive import ArchiveFile
+from varlog.pipeline.audit_fates import FatesOf
 from varlog.pipeline.audit_findings import Fault
 from varlog.pipeline.audit_judging import Rules, judge_slice
 from varlog.pipeline.audit_looking import Look, look
@@ -66,7 +68,7 @@ def _read(connection: Connection, part: Part) -> Notes:
     if isinstance(part, ArchiveFile):
         return audit_archive.read(part)
     try:
-        return _in_session(connection, lambda session: audit_replica.read(session, part))
+        return _in_session(connection, part.audited, lambda session, fates: audit_replica.read(session, part, fates))
     except errors.VarlogError as error:
         notes = Notes(part.snid, part.begin)
         notes.fault(Fault.UNREAD, part.lsid, part.begin, part.known, f"{type(error).__name__}: {error}")
@@ -76,7 +78,7 @@ def _read(connection: Connection, part: Part) -> Notes:
 def _look(connection: Connection, at: Look) -> Notes:
     notes = Notes(at.losers[0], at.begin)
     try:
-        found = _in_session(connection, lambda session: look(session, at))
+        found = _in_session(connection, at.audited, lambda session, fates: look(session, at, fates))
     except errors.VarlogError as error:
         notes.fault(Fault.UNREAD, at.log_stream, at.begin, at.end, f"{type(error).__name__}: {error}")
         return notes
@@ -86,10 +88,21 @@ def _look(connection: Connection, at: Look) -> Notes:
     return notes
 
 
-def _in_session(connection: Connection, work: Callable[[Session], Coroutine[Any, Any, _T]]) -> _T:
+def _in_session(
+    connection: Connection, audited: int, work: Callable[[Session, FatesOf], Coroutine[Any, Any, _T]]
+) -> _T:
+    """Do it with a connection to the cluster, and with one to the topic, if it meets transactions."""
+
     async def run() -> _T:
-        async with opened(connection) as session:
-            return await work(session)
+        async with opened(connection) as session, AsyncExitStack() as held:
+            logs: list[Log] = []
+
+            async def log() -> Log:
+                if not logs:
+                    logs.append(await held.enter_async_context(connections.using(connection)))
+                return logs[0]
+
+            return await work(session, FatesOf(log, audited))
 
     return connections.run(run())
 

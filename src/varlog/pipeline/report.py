@@ -51,7 +51,7 @@ def proofs(result: AuditResult) -> list[tuple[str, str, str]]:
     found = result.findings
     archive = [finding for finding in found if finding.copy == ARCHIVE]
     nodes = [finding for finding in found if finding.copy > ARCHIVE]
-    of_topic = [finding for finding in found if finding.copy == TOPIC]
+    of_topic = [finding for finding in found if finding.copy == TOPIC and finding.fault is not Fault.TRANSACTION]
     llsns = [f for f in nodes if f.fault is Fault.LLSN]
     claims = [
         ("Every position is there exactly once", of_topic + [f for f in archive if f.fault is Fault.GAP], found),
@@ -60,6 +60,8 @@ def proofs(result: AuditResult) -> list[tuple[str, str, str]]:
     ]
     if result.ordering == COMMIT:
         claims.append(("The chain of commits is whole", [f for f in nodes if f.fault is Fault.CHAIN], nodes))
+    if result.transactions:
+        claims.append(("Transactions are whole", [f for f in found if f.fault is Fault.TRANSACTION], nodes))
     if result.archive:
         wrong = [f for f in archive if f.fault is not Fault.UNREAD]
         claims.append(("The archive equals the log", wrong, archive))
