@@ -20,10 +20,13 @@ from varlog import errors, limits
 from varlog.batch import BatchFlag
 from varlog.batch.transactions import MARK_TAG, Mark, Verdict, VerdictKind, encode_mark
 from varlog.client.log import Log
+from varlog.client.verdicts import Holding
+from varlog.core.committed import Judgement
 from varlog.core.content import Tagged
+from varlog.core.merging import Chunk
 from varlog.core.messages import Scan, ScanReply
 from varlog.oneprocess import EmbeddedCluster
-from varlog.types import GLSN, StorageNodeID, TransactionID
+from varlog.types import GLSN, LogStreamID, StorageNodeID, TransactionID
 from varlog.wire import Connection
 
 T = TransactionID
@@ -248,6 +251,42 @@ def test_a_look_goes_on_where_the_last_one_ended(cluster: Path) -> None:
         await log.trim(at)
         with pytest.raises(errors.Trimmed):
             await other._fate(T(7), GLSN(after), None, deadline)
+
+    play(cluster, case)
+
+
+def test_a_reader_that_stops_reading_on_has_one_feed_of_verdicts(cluster: Path) -> None:
+    """It looks back for where the transaction began; just when that has ended its own chunks stop coming."""
+
+    async def case(log: Log, other: Log) -> None:
+        after = await log.tail()
+        await log.append(b"before")
+        at = await write(log, mark(10, after), b"one")
+
+        class Reader:
+            reads_on = True
+
+            def ahead(self, _position: int) -> list[Chunk]:
+                if self.reads_on:
+                    loop.call_soon(self.stop)
+                return []
+
+            def stop(self) -> None:
+                self.reads_on = False
+                holding.go_on()
+
+        loop, session, news = asyncio.get_running_loop(), other._session, list[object]()
+        before = len(session._participants)
+        line = (await anext(other.scan(at, at + 1, uncommitted=True)))._batch
+        chunk = Chunk(GLSN(at), LogStreamID(1), 0, 1, (at, at, 1, 2, 1, 1, b""))
+        holding = Holding(other._verdicts, at, Reader(), news.append)
+        assert holding.committed.judge(chunk, line, loop.time()) is Judgement.HOLD
+        holding.begin()
+        await pronounce(log, commit(10, after, at))
+        await until(lambda: bool(news))
+        assert holding.committed.is_decided
+        holding.close()
+        assert len(session._participants) == before
 
     play(cluster, case)
 

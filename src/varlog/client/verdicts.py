@@ -32,8 +32,7 @@ KEPT_STRETCHES: Final = 4
 LINGER: Final = 0.02
 """Who has just looked in vain will look again soon: so long a stretch goes on growing by itself."""
 
-Take = Callable[[Chunk], None]
-Stopped = Callable[[errors.VarlogError | None], None]
+News = Callable[[errors.VarlogError | None], None]
 
 
 class Append(Protocol):
@@ -42,7 +41,7 @@ class Append(Protocol):
 
 class VerdictFeed(Streaming):
     """Hands every chunk to `take`, at once and in order; one that raises is brought again, by another replica.
-    `stopped` is told why it ended, a little later; nothing if it was closed."""
+    `stopped` is told why it ended, a little later; nothing if it was closed. Both are told who tells them."""
 
     def __init__(
         self,
@@ -51,8 +50,8 @@ class VerdictFeed(Streaming):
         begin: int,
         end: int | None,
         chained: Chained | None,
-        take: Take,
-        stopped: Stopped,
+        take: Callable[[VerdictFeed, Chunk], None],
+        stopped: Callable[[VerdictFeed, errors.VarlogError | None], None],
     ) -> None:
         super().__init__(session, tpid, end, limits.CLIENT_SCAN_BYTES, None, chained, verdicts=True)
         self.position = GLSN(begin)
@@ -93,13 +92,13 @@ class VerdictFeed(Streaming):
     def _deliver(self, chunk: Chunk) -> None:
         if self._ended or self._is_damaged:
             return
+        before, self.position = self.position, GLSN(chunk.glsn + chunk.count)
         try:
-            self._take(chunk)
+            self._take(self, chunk)
         except errors.VarlogError as error:
+            self.position = before
             self._is_damaged = True
             self._session.loop.call_soon(self._begin_again, error)
-        else:
-            self.position = GLSN(chunk.glsn + chunk.count)
 
     def _begin_again(self, error: errors.VarlogError) -> None:
         self._is_damaged = False
@@ -110,7 +109,7 @@ class VerdictFeed(Streaming):
         if not self._ended:
             self._ended = True
             self._session.dismiss(self)
-            self._session.loop.call_soon(self._stopped, error)
+            self._session.loop.call_soon(self._stopped, self, error)
 
     def _abandon(self, error: errors.VarlogError) -> None:
         self._on_end(error)
@@ -165,14 +164,14 @@ class _Stretch:
         if not self._waiting and not self._feed.ended:
             self._feed.pause()
 
-    def _on_chunk(self, chunk: Chunk) -> None:
+    def _on_chunk(self, _feed: VerdictFeed, chunk: Chunk) -> None:
         self.fates.on_chunk(chunk)
         for waiting, (key, upto) in self._waiting.items():
             found = self.fates.fate(*key)
             if (found is not None or self.fates.position > upto) and not waiting.done():
                 waiting.set_result(found)
 
-    def _on_stopped(self, error: errors.VarlogError | None) -> None:
+    def _on_stopped(self, _feed: VerdictFeed, error: errors.VarlogError | None) -> None:
         if isinstance(error, errors.Lost):  # verdicts with it
             self.fates.pass_to(error.end)
             try:
@@ -208,7 +207,13 @@ class Verdicts:
         self._append = append
         self._stretches: list[_Stretch] = []
 
-    def feed(self, begin: int, end: int | None, take: Take, stopped: Stopped) -> VerdictFeed:
+    def feed(
+        self,
+        begin: int,
+        end: int | None,
+        take: Callable[[VerdictFeed, Chunk], None],
+        stopped: Callable[[VerdictFeed, errors.VarlogError | None], None],
+    ) -> VerdictFeed:
         return VerdictFeed(self._session, self._tpid, begin, end, self._chained, take, stopped)
 
     async def pronounce(self, verdict: Verdict, timeout: float | None) -> GLSN:
@@ -260,7 +265,7 @@ class Holding:
     """What a reader is held by, and what is done that it may go on. `news` is called when it may, or with why it
     cannot."""
 
-    def __init__(self, verdicts: Verdicts, begin: int, reader: Reader, news: Stopped) -> None:
+    def __init__(self, verdicts: Verdicts, begin: int, reader: Reader, news: News) -> None:
         self.committed = Committed(begin)
         self._topic = verdicts
         self._reader = reader
@@ -332,12 +337,14 @@ class Holding:
         self.close()
         self._news(error)
 
-    def _on_chunk(self, chunk: Chunk) -> None:
-        if self.committed.held is not None:
+    def _on_chunk(self, feed: VerdictFeed, chunk: Chunk) -> None:
+        if feed is self._feed and self.committed.held is not None:
             self.committed.on_chunk(chunk)
             self.go_on()
 
-    def _on_stopped(self, error: errors.VarlogError | None) -> None:
+    def _on_stopped(self, feed: VerdictFeed, error: errors.VarlogError | None) -> None:
+        if feed is not self._feed:
+            return  # another one has taken its place
         committed = self.committed
         self._feed = None
         if isinstance(error, errors.Trimmed):
