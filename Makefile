@@ -33,7 +33,7 @@ demo: $(STAMP) ## watch a cluster be killed and come back, and Spark archive and
 	@$(RUN) -m varlog demo
 
 .PHONY: test
-test: lint typecheck ## lint, check types, run every test, and 400 simulated clusters
+test: lint typecheck ## lint, check types, run every test, and 460 simulated clusters
 	@echo "The simulator runs beside the tests, when they wait; what it says is shown when they are done."
 	@log=$$(mktemp); $(MAKE) --no-print-directory simulate >"$$log" 2>&1 & simulator=$$!; \
 	trap 'kill $$simulator 2>/dev/null' INT TERM; \
@@ -47,6 +47,8 @@ test: lint typecheck ## lint, check types, run every test, and 400 simulated clu
 simulate: $(STAMP)
 	nice -n 19 $(RUN) -m varlog sim --seeds 300 --jobs $(JOBS) --require-coverage
 	nice -n 19 $(RUN) -m varlog sim --ordering sequencer --seeds 100 --jobs $(JOBS) --require-coverage
+	nice -n 19 $(RUN) -m varlog sim --transactions --seeds 40 --jobs $(JOBS) --require-coverage
+	nice -n 19 $(RUN) -m varlog sim --ordering sequencer --transactions --seeds 20 --jobs $(JOBS) --require-coverage
 
 .PHONY: lint
 lint: $(STAMP) ## style and likely mistakes
@@ -89,6 +91,8 @@ bench-spark: $(STAMP) ## measure source, stream and archive on Spark beside Parq
 sim: $(STAMP) ## look for a seed that breaks the log; takes the better part of an hour (SEEDS=10000 JOBS=2)
 	$(RUN) -m varlog sim --seeds $(SEEDS) --jobs $(JOBS)
 	$(RUN) -m varlog sim --ordering sequencer --seeds $(SEEDS) --jobs $(JOBS)
+	$(RUN) -m varlog sim --transactions --seeds $(SEEDS) --jobs $(JOBS)
+	$(RUN) -m varlog sim --ordering sequencer --transactions --seeds $(SEEDS) --jobs $(JOBS)
 
 .PHONY: soak
 soak: $(STAMP) ## put real clusters through faults, and the wire through garbage, for minutes (ROUNDS=30 SEED=1)

@@ -77,13 +77,14 @@ def applied(mutation: Mutation) -> Iterator[None]:
         yield
 
 
-def assert_found(mutation: Mutation, ordering: Ordering, seeds: int) -> None:
+def assert_found(mutation: Mutation, ordering: Ordering, seeds: int, *, transactions: bool = False) -> None:
     """That its checker finds a mutation in one of the seeds, of which the hint comes first.
 
     That the same seed finds nothing without the mutation is shown by `make test`, which runs it as well.
     """
-    assert mutation.hint <= seeds <= _seeds_in_ci(ordering), "nobody runs these seeds without the mutation"
-    run_seed = find_run_seed(RUNS[ordering, False])
+    in_ci = _seeds_in_ci(ordering, transactions)
+    assert mutation.hint <= seeds <= in_ci, "nobody runs these seeds without the mutation"
+    run_seed = find_run_seed(RUNS[ordering, transactions])
     with applied(mutation):
         for seed in (mutation.hint, *range(1, seeds + 1)):
             if mutation.checker in _violated(run_seed, seed):
@@ -99,9 +100,10 @@ def _violated(run_seed: RunSeed, seed: int) -> set[str]:
         return set()
 
 
-def _seeds_in_ci(ordering: Ordering) -> int:
+def _seeds_in_ci(ordering: Ordering, transactions: bool) -> int:
     """As many seeds of an ordering does `make test` run."""
     option = "" if ordering is Ordering.COMMIT else f"--ordering {ordering.label} "
+    option += "--transactions " if transactions else ""
     (seeds,) = re.findall(rf" varlog sim {option}--seeds (\d+) ", (ROOT / "Makefile").read_text())
     return int(seeds)
 

@@ -203,8 +203,9 @@ class TransactionalChainCluster(ChainCluster):
         return replace(known, evidence=replace(evidence, liveness=liveness, verdicts=verdicts))
 
     def coverage(self) -> Coverage:
-        coverage = super().coverage()
-        coverage.groups["transactions"] = (Transacted,)
+        """What is special about these runs; the rest is shown by those without transactions."""
+        coverage = Coverage({"transactions": (Transacted,)})
+        coverage.add(self.world.faults)
         return coverage
 
 

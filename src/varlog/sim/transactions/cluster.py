@@ -80,8 +80,9 @@ class TransactionalCluster(Cluster):
         return replace(evidence, verdicts=sorted(decided | verdicts_in(evidence) | self._board.verdicts))
 
     def coverage(self) -> Coverage:
-        coverage = super().coverage()
-        coverage.groups["transactions"] = (Transacted,)
+        """What is special about these runs; the rest is shown by those without transactions."""
+        coverage = Coverage({"transactions": (Transacted,)})
+        coverage.add(self.world.faults)
         return coverage
 
 

@@ -196,6 +196,7 @@ class CommittedReading:
             self._is_asking = True
             self._ways.tail(now + TAIL_SECONDS, partial(self._on_tail, committed.held))
         if committed.is_decided:
+            self._look_no_further()
             self._pump()
             return
         verdict = committed.wants_verdict(now)
