@@ -56,8 +56,9 @@ def collect_strays(situation: Situation) -> Iterator[Step]:
     """What was made of a log stream that is no more: the request to make it was on its way for too long."""
     world = situation.world
     listed = {stream.lsid for stream in world.metadata.streams}
-    for snid, view in world.views.items():
-        for replica in view.answer.replicas if view.answer is not None else ():
+    for snid in world.views:
+        answer = world.answer(snid)
+        for replica in answer.replicas if answer is not None else ():
             gone = replica.lsid not in listed and replica.lsid < world.metadata.next_lsid
             if gone and replica.epoch == 0:
                 why = f"node {snid}: is to remove what was made of log stream {replica.lsid}, which is no more"

@@ -91,9 +91,10 @@ class Situation:
         self._sources: Counter[StorageNodeID] = Counter()
         for stream in world.metadata.streams:
             for snid, replica in world.replicas(stream.lsid).items():
-                copied = world.copied(snid, stream.lsid)
-                if replica.source and (copied is None or not copied.is_complete):
-                    self.begin_copy(snid, replica.source)
+                if replica.source:
+                    copied = world.copied(snid, stream.lsid)
+                    if copied is None or not copied.is_complete:
+                        self.begin_copy(snid, replica.source)
 
     # Copies: only so many at once
 
@@ -116,22 +117,20 @@ class Situation:
     def fault(self, stream: StreamInfo, snid: StorageNodeID) -> str:
         """Why a node cannot have a part in a log stream as things are, in a clause; empty if nothing is known. To wait
         does not help against any of it."""
-        view = self.world.views.get(snid)
-        if view is None:
-            return f"node {snid} is not registered"
-        if view.is_dead:
-            return f"node {snid} has not answered for {view.silent:.1f} s"
-        if view.answer is None:
-            return ""
-        if not self.world.is_identified(snid):
+        world = self.world
+        answer = world.answer(snid)
+        if answer is None:
+            view = world.views.get(snid)
+            if view is None:
+                return f"node {snid} is not registered"
+            return f"node {snid} has not answered for {view.silent:.1f} s" if view.is_dead else ""
+        if not world.is_identified(snid):
             return f"node {snid} has lost its disks"
         if self.is_cut_off(snid):
-            return f"node {snid} has had no answer from the metadata repository for {view.answer.unanswered:.1f} s"
-        if not self.world.knows(snid, stream.lsid):
-            return ""
-        replica = self.world.replica(snid, stream.lsid)
+            return f"node {snid} has had no answer from the metadata repository for {answer.unanswered:.1f} s"
+        replica = world.replica(snid, stream.lsid)
         if replica is None:
-            return f"node {snid} has no replica of it"
+            return f"node {snid} has no replica of it" if world.knows(snid, stream.lsid) else ""
         return "" if replica.healthy else f"the replica on node {snid} {failure(replica)}"
 
     def is_cut_off(self, snid: StorageNodeID) -> bool:

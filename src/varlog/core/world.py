@@ -17,7 +17,7 @@ and holds no more than the present world has subjects for.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Final, NamedTuple
 
 from varlog.core.messages import ChainCopied, Info, Metadata, NodeInfo, ReplicaInfo, StreamInfo, TopicInfo
@@ -74,6 +74,10 @@ class NodeView(NamedTuple):
         return self.info if self.is_current and not self.is_dead else None
 
 
+_NO_REPLICAS: Final[Mapping[StorageNodeID, ReplicaInfo]] = {}
+_NOBODY: Final[frozenset[StorageNodeID]] = frozenset()
+
+
 class World:
     """One look at the cluster."""
 
@@ -103,11 +107,14 @@ class World:
         self.topics: dict[TopicID, TopicInfo] = {topic.tpid: topic for topic in metadata.topics}
         self._changed = changed or {}
         """The last number that was given to a request when the metadata showed each log stream as it is now."""
+        self._answers: dict[StorageNodeID, Info] = {}
+        """What can be held against the metadata, of the nodes that answer."""
         self._replicas: dict[LogStreamID, dict[StorageNodeID, ReplicaInfo]] = {}
         for snid, view in self.views.items():
-            if view.answer is not None:
-                for replica in view.answer.replicas:
-                    if self._is_after_change(view.answer, replica.lsid):
+            if (answer := view.answer) is not None:
+                self._answers[snid] = answer
+                for replica in answer.replicas:
+                    if self._is_after_change(answer, replica.lsid):
                         self._replicas.setdefault(replica.lsid, {})[snid] = replica
         for snid, replica in replies:
             if not self.is_dead(snid):
@@ -124,11 +131,11 @@ class World:
 
     def replicas(self, lsid: LogStreamID) -> Mapping[StorageNodeID, ReplicaInfo]:
         """The replicas of a log stream, in its set or out of it, on the nodes that answer."""
-        return self._replicas.get(lsid, {})
+        return self._replicas.get(lsid, _NO_REPLICAS)
 
     def replica(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
         """What a node that answers says of its replica of a log stream."""
-        return self.replicas(lsid).get(snid)
+        return self._replicas.get(lsid, _NO_REPLICAS).get(snid)
 
     def recent(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
         """The same, or what a node that is not dead said last, though its log stream has changed since."""
@@ -139,8 +146,7 @@ class World:
 
     def knows(self, snid: StorageNodeID, lsid: LogStreamID) -> bool:
         """Whether a node has said what it has of a log stream, or that it has nothing of it."""
-        view = self.views.get(snid)
-        answer = view.answer if view is not None else None
+        answer = self._answers.get(snid)
         return snid in self.replicas(lsid) or (answer is not None and self._is_after_change(answer, lsid))
 
     def copied(self, snid: StorageNodeID, lsid: LogStreamID) -> ChainCopied | None:
@@ -156,9 +162,12 @@ class World:
     def _is_after_change(self, info: Info, lsid: LogStreamID) -> bool:
         return info.request > self._changed.get(lsid, -1)
 
+    def answer(self, snid: StorageNodeID) -> Info | None:
+        """What a node says of itself, if it answers, and that can be held against the metadata."""
+        return self._answers.get(snid)
+
     def answers(self, snid: StorageNodeID) -> bool:
-        view = self.views.get(snid)
-        return view is not None and view.answer is not None
+        return snid in self._answers
 
     def is_dead(self, snid: StorageNodeID) -> bool:
         view = self.views.get(snid)
@@ -171,10 +180,8 @@ class World:
 
     def is_identified(self, snid: StorageNodeID) -> bool:
         """Whether a node that answers is who it was (B11). One that never was given a secret need not prove it."""
-        view, node = self.views.get(snid), self.nodes.get(snid)
-        if view is None or node is None or view.answer is None:
-            return False
-        return view.answer.is_identified or node.generation == 0
+        answer = self._answers.get(snid)
+        return answer is not None and (answer.is_identified or self.nodes[snid].generation == 0)
 
     def late(self, stream: StreamInfo) -> list[StorageNodeID]:
         """Who keeps a log stream that is being unsealed from running: its backups, and when all of them run its
@@ -203,7 +210,7 @@ class World:
         return max(1, topic.min_replicas if topic is not None else 1)
 
 
-class Sight(Enum):
+class Sight(IntEnum):  # an integer, as the memory looks up nothing as often as these
     """What the memory dates. The numbers are what it is seen of."""
 
     SILENT = auto()
@@ -255,10 +262,10 @@ def sights(world: World) -> Iterator[Key]:
     for snid, view in world.views.items():
         if view.is_dead:
             yield Sight.SILENT, snid
-        elif view.answer is not None:
+        elif (answer := world.answer(snid)) is not None:
             if not world.is_identified(snid):
                 yield Sight.UNIDENTIFIED, snid
-            if view.answer.unanswered >= CUT_OFF_AFTER and world.metadata_silent < HEARD_AFTER:
+            if answer.unanswered >= CUT_OFF_AFTER and world.metadata_silent < HEARD_AFTER:
                 yield Sight.CUT_OFF, snid
     for stream in world.metadata.streams:
         yield from _sights_of_status(world, stream)
@@ -267,6 +274,8 @@ def sights(world: World) -> Iterator[Key]:
 
 def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
     match stream.status:
+        case StreamStatus.RUNNING:
+            yield from _sights_of_running(world, stream)
         case StreamStatus.CREATING:
             yield Sight.CREATING, stream.lsid
         case StreamStatus.ABORTED:
@@ -277,18 +286,20 @@ def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:
             yield Sight.UNSEALING, stream.lsid, stream.epoch
         case StreamStatus.CHAINED:
             yield from _sights_of_chain(world, stream)
-        case StreamStatus.RUNNING:
-            yield Sight.STILL, stream.lsid, stream.llsn_end
-            known = world.replicas(stream.lsid)
-            stored = {snid for snid, replica in known.items() if replica.durable_end > stream.llsn_end}
-            if stored.issuperset(stream.replicas):
-                yield Sight.STALLED, stream.lsid, stream.llsn_end
-            elif not stored.isdisjoint(stream.replicas):
-                for snid in stream.replicas:
-                    if snid in known and snid not in stored:
-                        yield Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end
-            if _is_whole(world, stream):
-                yield Sight.WHOLE, stream.lsid, stream.epoch
+
+
+def _sights_of_running(world: World, stream: StreamInfo) -> Iterator[Key]:
+    yield Sight.STILL, stream.lsid, stream.llsn_end
+    known = world.replicas(stream.lsid)
+    stored = {snid for snid, replica in known.items() if replica.durable_end > stream.llsn_end}
+    if stored.issuperset(stream.replicas):
+        yield Sight.STALLED, stream.lsid, stream.llsn_end
+    elif not stored.isdisjoint(stream.replicas):
+        for snid in stream.replicas:
+            if snid in known and snid not in stored:
+                yield Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end
+    if _is_whole(world, stream):
+        yield Sight.WHOLE, stream.lsid, stream.epoch
 
 
 def _sights_of_chain(world: World, stream: StreamInfo) -> Iterator[Key]:
@@ -307,14 +318,16 @@ def _sights_of_chain(world: World, stream: StreamInfo) -> Iterator[Key]:
 
 
 def _is_whole(world: World, stream: StreamInfo) -> bool:
+    if stream.joining or len(stream.replicas) < world.factor(stream):
+        return False
     known = world.replicas(stream.lsid)
-    in_step = [
-        snid
-        for snid in stream.replicas
-        if snid in known
-        and (known[snid].state, known[snid].epoch, known[snid].healthy) == (ReplicaState.RUNNING, stream.epoch, True)
-    ]
-    return len(in_step) == len(stream.replicas) >= world.factor(stream) and not stream.joining
+    for snid in stream.replicas:
+        replica = known.get(snid)
+        if replica is None or replica.state is not ReplicaState.RUNNING:
+            return False
+        if replica.epoch != stream.epoch or not replica.healthy:
+            return False
+    return True
 
 
 def _sights_of_replicas(world: World, stream: StreamInfo) -> Iterator[Key]:
@@ -368,7 +381,12 @@ class Memory:
 
     def observe(self, world: World) -> None:
         """Look at a world. What is in it and was not before is dated now; what is no more is forgotten."""
-        self._since = {key: self._since.get(key, world.now) for key in sights(world) if self._is_dated(world, key)}
+        before, now = self._since, world.now
+        self._since = {
+            key: before.get(key, now)
+            for key in sights(world)
+            if key[0] is not Sight.BEHIND or self._is_blamed(world, key)
+        }
         self._observe_boots(world)
         streams = {stream.lsid: stream for stream in world.metadata.streams}
         for stream in streams.values():
@@ -392,8 +410,8 @@ class Memory:
 
     def has_lasted(self, seconds: float, now: float, sight: Sight, *numbers: int) -> bool:
         """Whether something has been so for that long."""
-        lasted = self.seconds(now, sight, *numbers)
-        return lasted is not None and lasted >= seconds
+        since = self._since.get((sight, *numbers))
+        return since is not None and now - since >= seconds
 
     def suspicion(self, lsid: LogStreamID, snid: StorageNodeID) -> Suspicion | None:
         """What is held against a node, in one log stream."""
@@ -415,20 +433,24 @@ class Memory:
         sets, left = {}, {}
         for stream in world.metadata.streams:
             sets[stream.lsid] = stream.replicas
-            before = {*self._left.get(stream.lsid, ()), *self._sets.get(stream.lsid, ())}
-            left[stream.lsid] = frozenset(before & world.nodes.keys()) - {*stream.replicas}
+            had_left, was = self._left.get(stream.lsid, _NOBODY), self._sets.get(stream.lsid, ())
+            if had_left or was != stream.replicas:
+                had_left = frozenset({*had_left, *was} & world.nodes.keys()) - {*stream.replicas}
+            left[stream.lsid] = had_left
         self._sets, self._left = sets, left
 
     def _hosts(self, world: World, stream: StreamInfo) -> dict[StorageNodeID, float]:
         before = self._hosted.get(stream.lsid, {})
+        outside = world.replicas(stream.lsid).keys() - stream.replicas
+        if not before and not outside:
+            return {}
         hosts = {snid: seen for snid, seen in before.items() if world.now - seen < HOSTED_LATELY}
-        hosts.update(dict.fromkeys(world.replicas(stream.lsid).keys() - stream.replicas, world.now))
+        hosts.update(dict.fromkeys(outside, world.now))
         return {snid: seen for snid, seen in hosts.items() if snid in world.nodes and snid not in stream.replicas}
 
-    def _is_dated(self, world: World, key: Key) -> bool:
-        """A replica that was not asked to copy, or is left alone for a while, is not blamed for not getting on."""
-        if key[0] is not Sight.BEHIND:
-            return True
+    def _is_blamed(self, world: World, key: Key) -> bool:
+        """Whether a replica that is behind is blamed for it: not if it was not asked to copy, or is left alone for a
+        while."""
         numbers = key[1:]
         lsid, snid = LogStreamID(numbers[0]), StorageNodeID(numbers[1])
         began = key in self._since or bool(world.replicas(lsid)[snid].source)
@@ -448,9 +470,10 @@ class Memory:
         """Who has let a log stream down, in the run that ends with which sealed epoch (0 if no run ends), and how."""
         known = world.replicas(stream.lsid)
         for snid in stream.replicas:
-            if snid in known and (suspect := known[snid].suspect) in stream.replicas:
+            replica = known.get(snid)
+            if replica is not None and (suspect := replica.suspect) in stream.replicas:
                 if not self._started_lately(world, suspect):
-                    yield suspect, Epoch(known[snid].epoch | 1), "was too slow for its primary"
+                    yield suspect, Epoch(replica.epoch | 1), "was too slow for its primary"
             elif stream.status is StreamStatus.RUNNING and world.hangs(snid):
                 yield snid, Epoch(stream.epoch | 1), "stopped answering"
         yield from self._slow(world, stream)
@@ -469,12 +492,14 @@ class Memory:
 
     def _slow(self, world: World, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch, str]]:
         sealed = Epoch(stream.epoch | 1)
-        if self.has_lasted(UNSEAL_PATIENCE, world.now, Sight.UNSEALING, stream.lsid, stream.epoch):
-            for snid in world.late(stream):
-                yield snid, sealed, "did not run when it was told to"
-        for snid in stream.replicas:
-            if self.has_lasted(STORE_PATIENCE, world.now, Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end):
-                yield snid, sealed, "stored nothing though others did"
+        if stream.status is StreamStatus.UNSEALING:
+            if self.has_lasted(UNSEAL_PATIENCE, world.now, Sight.UNSEALING, stream.lsid, stream.epoch):
+                for snid in world.late(stream):
+                    yield snid, sealed, "did not run when it was told to"
+        elif stream.status is StreamStatus.RUNNING:
+            for snid in stream.replicas:
+                if self.has_lasted(STORE_PATIENCE, world.now, Sight.STORES_NOTHING, stream.lsid, snid, stream.llsn_end):
+                    yield snid, sealed, "stored nothing though others did"
 
     def _started_lately(self, world: World, snid: StorageNodeID) -> bool:
         """It was not slow when its primary missed it, but away."""
