@@ -66,6 +66,11 @@ class CommittedReading:
         self._is_over = False
         self._reading = ways.subscribe(operation.position, end, self._deliver, self._on_read)
 
+    @property
+    def held(self) -> Held | None:
+        """What it waits for."""
+        return self._committed.held
+
     def close(self) -> None:
         """Read no further."""
         self._is_over = True
