@@ -204,8 +204,8 @@ MAX_TRANSACTION_NAMES: Final = 10_000
 """Of one topic: names whose last committed number is kept."""
 VERDICTS_LOOK: Final = 8192
 """So many batches a replica passes over in one read for verdicts; it need not read those of several entries."""
-REMEMBERED_FATES: Final = 16_384
-"""Verdicts that one reader keeps at hand; others are looked for again."""
+REMEMBERED_FATES: Final = 65_536
+"""Verdicts that one reader keeps at hand, and parts of transactions that they name; others are looked for again."""
 REMEMBERED_ATTEMPTS: Final = 16
 """Of one name: earlier ones that are known to have been fenced."""
 REMEMBERED_NAMES: Final = 100

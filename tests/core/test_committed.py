@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.core.paperverdicts import SECOND, Batch, Reader, abort, commit, mark, visible
-from varlog import batch
+from varlog import batch, limits
 from varlog.batch import BatchFlag
 from varlog.batch.transactions import VerdictKind
 from varlog.core.committed import PRONOUNCE_AGAIN, Judgement, Look
@@ -177,6 +177,13 @@ def test_one_whose_beginning_is_trimmed_is_not_waited_for() -> None:
     assert reader.committed.wants_tail(0.0)
     reader.committed.on_tail((TransactionID(7), GLSN(1)), 5)
     assert reader.committed.wants_verdict(0.0) is not None
+
+
+def test_no_writer_can_hold_readers_for_longer_than_a_transaction_may_take() -> None:
+    reader = Reader([Batch(1, 1, mark(7, 0, expiry=(1 << 32) - 1))], 1, 3)
+    assert not reader.read()
+    assert reader.committed.due_at() == limits.MAX_TRANSACTION_SECONDS
+    assert reader.committed.wants_tail(limits.MAX_TRANSACTION_SECONDS)
 
 
 def test_a_tail_of_another_transaction_is_not_taken() -> None:

@@ -70,6 +70,13 @@ def test_forgetting_makes_the_stretch_begin_later() -> None:
     assert fates.fate(T(5), GLSN(4)) is not None
 
 
+def test_parts_count_for_what_is_remembered() -> None:
+    commits = [Batch(glsn, verdict=commit(glsn, glsn - 1, 0, *range(1, 4))) for glsn in range(1, 6)]
+    fates = fates_of(*commits, most=8)
+    assert (fates.begin, len(fates)) == (4, 2)
+    assert len(fates_of(*commits, most=1)) == 1, "one is always known"
+
+
 def test_one_that_is_watched_is_not_forgotten() -> None:
     fates = Fates(1, 2)
     fates.watch(T(1), GLSN(0))

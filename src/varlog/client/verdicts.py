@@ -281,7 +281,7 @@ class Holding:
         assert held is not None, "asked only while it is"
         return errors.TransactionOpen(
             f"position {held.glsn} is of transaction {held.mark.txid}, which is not decided yet; it expires after "
-            f"{held.mark.expiry / 1e3:g} s, unless it is committed or aborted (`varlog txn abort`) before"
+            f"{held.expiry:g} s, unless it is committed or aborted (`varlog txn abort`) before"
         )
 
     def begin(self) -> None:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from varlog import errors, limits
 from varlog.batch import BatchFlag, RecordBatch
 from varlog.batch.transactions import Mark, Verdict, VerdictKind, mark_of
-from varlog.core.fates import Fate, Fates, Key, shows
+from varlog.core.fates import Fate, Fates, Key, shows, weight
 from varlog.core.merging import Chunk
 from varlog.types import GLSN
 
@@ -59,6 +59,11 @@ class Held(NamedTuple):
     def key(self) -> Key:
         return self.mark.txid, self.mark.after
 
+    @property
+    def expiry(self) -> float:
+        """In seconds; no more than a transaction may have, whatever its writer says."""
+        return min(self.mark.expiry / 1e3, limits.MAX_TRANSACTION_SECONDS)
+
 
 class Look(NamedTuple):
     """A stretch of the log whose verdicts are wanted; without an end, as far as it goes."""
@@ -78,6 +83,7 @@ class Committed:
         self._most = most
         self._known: OrderedDict[Key, Fate] = OrderedDict()
         """Of transactions that were asked for; the last one that was is at the end."""
+        self._weight = 0
         self._earlier: Fates | None = None
         """What is looked through of the log before where the reader began."""
         self._floor = GLSN(0)
@@ -139,10 +145,14 @@ class Committed:
             return None
         if (fate := fates.fate(txid, after)) is not None:
             self.fates.forget(txid, after)
-            self._known[key] = fate
-            if len(self._known) > self._most:
-                self._known.popitem(last=False)
+            self._know(key, fate)
         return fate
+
+    def _know(self, key: Key, fate: Fate) -> None:
+        self._known[key] = fate
+        self._weight += weight(fate)
+        while self._weight > self._most and len(self._known) > 1:
+            self._weight -= weight(self._known.popitem(last=False)[1])
 
     @property
     def is_decided(self) -> bool:
@@ -199,14 +209,13 @@ class Committed:
         held = self.held
         if held is None or self.is_decided:
             return False
-        expiry = held.mark.expiry
         if self._floor > held.mark.after + 1:
             return True  # nobody trims what an open one begins with: it was decided, or nobody knows of it
-        return now >= held.since + expiry / 1e3 or (held.time > 0 and self.fates.time >= held.time + expiry * 1000)
+        return now >= held.since + held.expiry or 0 < held.time <= self.fates.time - held.expiry * 1e6
 
     def due_at(self) -> float | None:
         """When that is so at the latest, if there is no verdict."""
-        return None if self.held is None else self.held.since + self.held.mark.expiry / 1e3
+        return None if self.held is None else self.held.since + self.held.expiry
 
     def wants_tail(self, now: float) -> bool:
         """Whether the tail is to be asked for, and told to `on_tail`."""
@@ -225,8 +234,7 @@ class Committed:
             return None
         assert self.held is not None
         txid, after = self.held.key
-        seconds = self.held.mark.expiry / 1e3
-        return Verdict(VerdictKind.EXPIRE, txid, after, reason=f"it was not decided within {seconds:g} s")
+        return Verdict(VerdictKind.EXPIRE, txid, after, reason=f"it was not decided within {self.held.expiry:g} s")
 
     def on_pronounced(self, now: float) -> None:
         """It is being appended. If that comes to nothing it will be wanted again, a little later."""

@@ -5,7 +5,7 @@ The first verdict on a transaction, in the order of the log, is its *fate*; late
 given: those of a subscription to verdicts, or of any other. A transaction begins after a position that its name says,
 so its fate is known from any stretch that begins there.
 
-How many verdicts are remembered is bounded. When there are too many the stretch begins later: what it says is true, and
+What is remembered of verdicts is bounded. When it is too much the stretch begins later: what it says is true, and
 what it does not know has to be looked for again. A transaction that somebody waits for is *watched* meanwhile, from
 when all of it is covered on, and what becomes of it is not forgotten.
 
@@ -35,6 +35,11 @@ class Fate(NamedTuple):
 
 Key = tuple[TransactionID, GLSN]
 """What names a transaction: its id, and the position after which all of it lies."""
+
+
+def weight(fate: Fate) -> int:
+    """What it counts for, where fates are remembered: a COMMIT may name many parts."""
+    return 1 + len(fate.verdict.parts)
 
 
 def shows(mark: Mark, glsn: int, fate: Fate) -> bool:
@@ -73,6 +78,7 @@ class Fates:
         self._most = most
         self._first: dict[Key, Fate] = {}
         """In the order of the log."""
+        self._weight = 0
         self._watched: dict[Key, Fate | None] = {}
 
     def __len__(self) -> int:
@@ -124,6 +130,7 @@ class Fates:
             raise errors.ConsistencyViolation(f"a stretch up to {earlier.position} before one from {self.begin} on")
         later = [(key, fate) for key, fate in self._first.items() if key not in earlier._first]
         self._first = {**earlier._first, **dict(later)}
+        self._weight = sum(map(weight, self._first.values()))
         self.begin = min(self.begin, earlier.begin)
         self.time = max(self.time, earlier.time)
         self._shed()
@@ -137,9 +144,11 @@ class Fates:
             self._watched[key] = fate
         if key not in self._first:
             self._first[key] = fate
+            self._weight += weight(fate)
             self._shed()
 
     def _shed(self) -> None:
-        while len(self._first) > self._most:
-            key = next(iter(self._first))
-            self.begin = GLSN(self._first.pop(key).glsn + 1)
+        while self._weight > self._most and len(self._first) > 1:
+            dropped = self._first.pop(next(iter(self._first)))
+            self._weight -= weight(dropped)
+            self.begin = GLSN(dropped.glsn + 1)
