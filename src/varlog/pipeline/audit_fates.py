@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from varlog import batch, errors, limits
 from varlog.batch.transactions import Mark, VerdictKind, decode_verdict, encode_verdict, mark_of
 from varlog.client.log import Log
+from varlog.client.verdicts import VerdictFeed
 from varlog.core.fates import Fate, Fates, Key, shows
 from varlog.core.merging import Chunk
 from varlog.pipeline.audit_findings import TOPIC, Fault
@@ -113,14 +114,14 @@ class FatesOf:
         while fates.position < end:
             done = asyncio.get_running_loop().create_future()
 
-            def take(chunk: Chunk, done: asyncio.Future[errors.VarlogError | None] = done) -> None:
+            def take(_: VerdictFeed, chunk: Chunk, done: asyncio.Future[errors.VarlogError | None] = done) -> None:
                 if not done.done():
                     fates.on_chunk(chunk)
                     if fates.fate(*key) is not None:
                         done.set_result(None)
 
             def stopped(
-                error: errors.VarlogError | None, done: asyncio.Future[errors.VarlogError | None] = done
+                _: VerdictFeed, error: errors.VarlogError | None, done: asyncio.Future[errors.VarlogError | None] = done
             ) -> None:
                 if not done.done():
                     done.set_result(error)
