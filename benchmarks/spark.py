@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import uvloop
 
 import varlog
-from benchmarks import spark_data, spark_rows
+from benchmarks import spark_data, spark_rows, spark_sink
 from benchmarks.cluster import TIMEOUT, Progress, alone
 from benchmarks.cluster_load import Load
 from benchmarks.harness import Row, report, scratch
@@ -72,6 +72,10 @@ def run(directory: Path, tell: Progress) -> list[Row]:
             rows = [*spark_rows.small_rows(place, SMALL), *rows]
             tell("archive")
             rows.append(spark_rows.archive_row(place, SMALL))
+            tell("writing from Spark")
+            rows.append(spark_sink.sink_row(place, SMALL))
+            tell("drivers that are killed")
+            rows.append(spark_sink.kill_row(place, tell))
             tell("done")
         finally:
             spark.stop()

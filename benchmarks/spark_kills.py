@@ -197,26 +197,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="varlog-kills-") as path:
         running = LocalCluster(Path(path) / "cluster")
         asyncio.run(running.__aenter__())
+        spark = session("kills", master="local[2]", log_file=Path(path) / "spark.log")
         try:
-            found = run(running.path, Path(path), asked.kills, asked.seed, tell)
+            found = run(spark, running.path, Path(path) / "query", asked.kills, asked.seed, tell)
         finally:
+            spark.stop()
             asyncio.run(running.stop())
     tell(f"{asked.kills} kills: rows lost {found.lost}, repeated {found.repeated}, half visible {found.half_visible}")
     sys.exit(any(found))
 
 
-def run(cluster: Path, directory: Path, count: int, seed: int, tell: Callable[[str], None]) -> Judged:
-    """So many kills of one query, and its end; what was wrong on the way and in the end."""
-    query = LogToLog(cluster, "kill-source", "kill-target", directory / "kills")
+def run(
+    spark: SparkSession, cluster: Path, directory: Path, count: int, seed: int, tell: Callable[[str], None]
+) -> Judged:
+    """So many kills of one query, and its end in a session that is not killed; what was wrong, then and before."""
+    query = LogToLog(cluster, "kill-source", "kill-target", directory)
     rows = count * BATCHES_PER_KILL * PER_BATCH
     asyncio.run(query.prepare(rows))
     found = Judged(0, 0, 0)
-    for number, moment in enumerate(chosen(count, seed)):
+    for number, moment in enumerate(chosen(count, seed), start=1):
         began = monotonic()
         query.kill(moment, seed + number)
         found = added(found, query.judge())
-        tell(f"killed {moment.value}, {monotonic() - began:.1f} s, {found}")
-    query.finish(session("kills", master="local[2]", log_file=directory / "kills.spark.log"))
+        tell(f"driver {number} of {count} killed {moment.value}, {monotonic() - began:.1f} s")
+    query.finish(spark)
     return added(found, query.judge(rows))
 
 
