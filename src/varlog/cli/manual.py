@@ -121,7 +121,8 @@ READ: Final = Page(
     """Read the entry at one position.
 
 The position is the GLSN that append told. An entry that was trimmed, or is not
-there yet, is an error that says where the log begins or ends.
+there yet, is an error that says where the log begins or ends. One of a
+transaction is waited for until that is committed, unless --uncommitted is given.
 """,
     """Examples
 
@@ -140,7 +141,8 @@ TAIL: Final = Page(
     """Show the last entries, and with -f those that are yet to come.
 
 Each line is a position and the entry's text. What is not text is shown as
-0x..., control characters as escapes; see --format.
+0x..., control characters as escapes; see --format. What comes behind an open
+transaction is shown when that has ended, or with --uncommitted at once.
 """,
     """Examples
 
