@@ -122,7 +122,7 @@ READ: Final = Page(
 
 The position is the GLSN that append told. An entry that was trimmed, or is not
 there yet, is an error that says where the log begins or ends. One of a
-transaction is waited for until that is committed, unless --uncommitted is given.
+transaction is waited for until that is committed, or not with --uncommitted.
 """,
     """Examples
 
