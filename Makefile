@@ -13,6 +13,9 @@ VENV  := .venv
 STAMP := $(VENV)/.installed
 RUN   := $(VENV)/bin/python
 
+# The tests start processes by the hundred. None is to compile again what another one has, whatever the environment says.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -100,6 +103,7 @@ soak: $(STAMP) ## put real clusters through faults, and the wire through garbage
 	$(RUN) -m tests.cluster.meta_soak --rounds $(ROUNDS) --seed $(SEED)
 	$(RUN) -m tests.metarepo.etcd_soak --seconds 60 --seed $(SEED)
 	$(RUN) -m tests.pipeline.soak
+	$(RUN) -m benchmarks.spark_kills --kills 100 --seed $(SEED)
 	$(RUN) -m tests.wire.fuzz --seconds 120 --seed $(SEED)
 
 .PHONY: clean
