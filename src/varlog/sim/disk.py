@@ -27,6 +27,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from varlog.sim.medium import (
     Allocate,
@@ -556,6 +557,7 @@ class SimDisk:
                 self.faults[DiskFault.LOST_NAME] += 1
 
 
+@lru_cache(4096)
 def _clean(path: str) -> str:
     return "/" + "/".join(part for part in path.split("/") if part)
 
