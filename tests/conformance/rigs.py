@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -27,6 +27,18 @@ BLOCK = 8
 
 Found = tuple[int, bytes]
 """A position, and the entry there."""
+
+
+class TransactionUnderTest(Protocol):
+    """What an application does with a transaction."""
+
+    def append(self, *entries: bytes) -> int:
+        """Append entries as one batch; the position of the first."""
+
+    def commit(self) -> int:
+        """The position of the commit."""
+
+    def abort(self) -> None: ...
 
 
 class LogUnderTest(Protocol):
@@ -52,6 +64,11 @@ class LogUnderTest(Protocol):
     def first(self) -> int: ...
 
     def trim(self, glsn: int) -> int: ...
+
+    def begin(self, name: str, number: int | None = None) -> TransactionUnderTest: ...
+
+    def committed(self, begin: int, end: int) -> list[Found]:
+        """What a reader of a range sees of committed transactions, and of what is in none."""
 
     def another(self) -> LogUnderTest:
         """The same log through another client."""
@@ -137,8 +154,33 @@ class Connected:
     def trim(self, glsn: int) -> int:
         return self._run(self._log.trim(glsn))
 
+    def begin(self, name: str, number: int | None = None) -> ConnectedTransaction:
+        return ConnectedTransaction(self._run, self._run(self._log.begin(name, number=number)))
+
+    def committed(self, begin: int, end: int) -> list[Found]:
+        return self.scan(begin, end)
+
     def another(self) -> Connected:
         return Connected(self._place, self._topic)
+
+
+class ConnectedTransaction:
+    """A transaction through the public client."""
+
+    def __init__(self, run: Callable[[Coroutine[Any, Any, Any]], Any], transaction: varlog.Transaction) -> None:
+        self._run = run
+        self._transaction = transaction
+
+    def append(self, *entries: bytes) -> int:
+        result: varlog.AppendResult = self._run(self._transaction.append_batch(entries))
+        return result.glsn
+
+    def commit(self) -> int:
+        result: varlog.TransactionResult = self._run(self._transaction.commit())
+        return result.glsn
+
+    def abort(self) -> None:
+        self._run(self._transaction.abort())
 
 
 class ClientPlace:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.conformance.rigs import BLOCK, STREAMS, Found, Place
+from tests.conformance.simulated_transactions import MakeClient, SimulatedTransaction, Transacting
 from varlog import batch, errors
 from varlog.core.address import METADATA_REPOSITORY, sequencer_address
 from varlog.core.appending import Committed, Outcome, Writer, WriterOptions
@@ -40,10 +41,13 @@ from varlog.sim.chains.cluster import ChainCluster
 from varlog.sim.chains.shape import ChainShape
 from varlog.sim.cluster import Cluster
 from varlog.sim.shape import Shape
+from varlog.sim.transactions.chains import TransactingChainClient
+from varlog.sim.transactions.clients import TransactingClient
 from varlog.sim.world import World
 from varlog.types import GLSN, WriterID
 
 SECONDS = 30.0
+FILL_AFTER = 1.0
 TOPIC = commit.TOPIC
 T = TypeVar("T")
 Entries = list[bytes] | Fill
@@ -256,9 +260,11 @@ Caller = CommitCaller | ChainCaller
 class SimulatedLog:
     """A log through a simulated client."""
 
-    def __init__(self, world: World, make: Callable[[], Caller]) -> None:
+    def __init__(self, world: World, make: Callable[[], Caller], make_transacting: MakeClient) -> None:
         self._world = world
         self._make = make
+        self._make_transacting = make_transacting
+        self._transacting: Transacting | None = None
         self._caller = make()
         self._caller.start()
         self._until(lambda: True if self._caller.routing.version >= 0 else None)
@@ -319,8 +325,20 @@ class SimulatedLog:
         caller.routing.note_trim(TOPIC, GLSN(decided.value))
         return decided.value
 
+    def _transacts(self) -> Transacting:
+        """Made when it is first wanted: most logs have no transactions."""
+        if self._transacting is None:
+            self._transacting = Transacting(self._make_transacting, self._until)
+        return self._transacting
+
+    def begin(self, name: str, number: int | None = None) -> SimulatedTransaction:
+        return self._transacts().begin(name, number)
+
+    def committed(self, begin: int, end: int) -> list[Found]:
+        return self._transacts().committed(begin, end)
+
     def another(self) -> SimulatedLog:
-        return SimulatedLog(self._world, self._make)
+        return SimulatedLog(self._world, self._make, self._make_transacting)
 
 
 class SimulatedPlace:
@@ -335,15 +353,22 @@ class SimulatedPlace:
         numbers = itertools.count(100)
         cluster: Cluster | ChainCluster
         make: Callable[[], Caller]
+        transacting: MakeClient
         if self._ordering == "sequencer":
             cluster = chained = ChainCluster(world, ChainShape(3, STREAMS, 3, block=BLOCK))
             make = lambda: ChainCaller(world.process(f"client/{next(numbers)}"), chained.shared)  # noqa: E731
+            transacting = lambda job: TransactingChainClient(  # noqa: E731
+                world.process(f"client/{next(numbers)}"), chained.shared, job, fill_after=FILL_AFTER
+            )
         else:
             cluster = committing = Cluster(world, Shape(3, STREAMS, 3))
             shared = commit.Shared(committing.network, committing.history, lambda _: None)
             make = lambda: CommitCaller(world.process(f"client/{next(numbers)}"), shared)  # noqa: E731
+            transacting = lambda job: TransactingClient(  # noqa: E731
+                world.process(f"client/{next(numbers)}"), shared, job
+            )
         cluster.set_up()
-        return SimulatedLog(world, make)
+        return SimulatedLog(world, make, transacting)
 
     def remove_logs(self) -> None:
         """Their disks are in memory."""
