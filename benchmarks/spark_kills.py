@@ -57,7 +57,7 @@ class Moment(Enum):
 
     ANY = "at any time"
     WRITING = "when rows are written that are not committed yet"
-    COMMITTED = "when a commit is in the log that Spark has not noted yet"
+    COMMITTED = "when a commit is in the log"
 
 
 class Judged(NamedTuple):
@@ -151,6 +151,11 @@ class LogToLog:
             entries = log.subscribe(await log.tail() + 1, uncommitted=moment is Moment.WRITING)
             await anext(entries)
 
+    def is_unnoted(self) -> bool:
+        """Whether a micro-batch is there of which Spark does not know that it has been done."""
+        noted = [int(file.name) for file in (self.checkpoint / "commits").glob("[0-9]*")]
+        return max((number for _, number in asyncio.run(self.seen())), default=-1) > max(noted, default=-1)
+
     # Judging
 
     async def seen(self) -> list[tuple[int, int]]:
@@ -219,7 +224,8 @@ def run(
         began = monotonic()
         query.kill(moment, seed + number)
         found = added(found, query.judge())
-        tell(f"driver {number} of {count} killed {moment.value}, {monotonic() - began:.1f} s")
+        unnoted = ", before Spark has noted it" if query.is_unnoted() else ""
+        tell(f"driver {number} of {count} killed {moment.value}{unnoted}, {monotonic() - began:.1f} s")
     query.finish(spark)
     return added(found, query.judge(rows))
 
