@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from varlog.errors import BrokenArchive, Conflict, DiskFull, UnsupportedFormat, WrongIdentity
 from varlog.pipeline import materialize_table
-from varlog.pipeline.materialize_table import COLUMNS, File, Identity, Table, merge
+from varlog.pipeline.materialize_table import COLUMNS, File, Identity, Table, latest_of, merge
+from varlog.pipeline.materialize_tasks import Seen
 
 IDENTITY = Identity(1, "orders", 7, "customer.id", "", 4)
 TIME = datetime(2026, 1, 31, tzinfo=UTC)
@@ -121,6 +123,13 @@ def test_a_table_of_something_else(place: Path, table: Table, change: dict[str, 
         Table.open(str(place), IDENTITY._replace(**change))
 
 
+def test_a_table_that_is_made_anew_is_another_one(place: Path, table: Table) -> None:
+    """And has a checkpoint of its own, wherever that is."""
+    assert Table.open(str(place), IDENTITY).id == table.id
+    shutil.rmtree(place)
+    assert Table.open(str(place), IDENTITY).id != table.id
+
+
 def test_a_table_of_somebody_else(place: Path) -> None:
     write_deltalake(str(place), pa.table({"key": ["a"]}))
     with pytest.raises(WrongIdentity, match="not made by this job"):
@@ -150,3 +159,34 @@ def test_a_full_disk(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "rename", fail)
     with pytest.raises(DiskFull, match="no space is left for the table at"):
         merge(table.uri, 0, None, changes(("a", 1)))
+
+
+# What a task remembers of a slot
+
+
+def advanced(seen: Seen, *rows: tuple[str, int]) -> dict[str, int]:
+    found = seen.advance(latest_of(changes(*rows)))
+    return dict(zip(found.column("key").to_pylist(), found.column("glsn").to_pylist(), strict=True))
+
+
+def test_only_what_is_beyond_what_was_seen_is_a_change() -> None:
+    seen = Seen.of(None)
+    assert advanced(seen, ("a", 3), ("b", 1), ("a", 2)) == {"a": 3, "b": 1}
+    seen = Seen.of(seen.packed())
+    assert advanced(seen, ("a", 3), ("b", 4), ("c", 9)) == {"b": 4, "c": 9}
+    assert advanced(seen, ("a", 1), ("b", 4), ("c", 8)) == {}
+    assert advanced(Seen.of(seen.packed()), ("a", 1 << 62), ("b", 4)) == {"a": 1 << 62}
+
+
+def test_what_is_seen_is_what_a_dictionary_would_have() -> None:
+    choice = random.Random(5)
+    seen, model = Seen.of(None), dict[str, int]()
+    for _ in range(30):
+        rows = [(f"k{choice.randrange(40)}", choice.randrange(1000)) for _ in range(20)]
+        due: dict[str, int] = {}
+        for key, glsn in rows:
+            if glsn > max(model.get(key, -1), due.get(key, -1)):
+                due[key] = glsn
+        assert advanced(seen, *rows) == due
+        model |= due
+        seen = Seen.of(seen.packed())

@@ -34,7 +34,7 @@ from varlog.archive import resolve
 from varlog.cli.failures import connecting
 from varlog.cli.output import Output, duration_of, size_of
 from varlog.client.cluster import find
-from varlog.pipeline.materialize_table import CHECKPOINT, Identity, Table
+from varlog.pipeline.materialize_table import CHECKPOINT, SLOTS, Identity, Table
 from varlog.pipeline.progress import Show, shown
 from varlog.spark.connections import connections, pin
 from varlog.spark.options import Connection
@@ -86,6 +86,7 @@ class Wanted(NamedTuple):
     """Where its value is; the whole entry if that is not said."""
     parts: int = PARTS
     checkpoint: str | None = None
+    """Where checkpoints are; each table has its own there, by its id, so that none goes on where another was."""
     follow: bool = False
     every: float = EVERY_SECONDS
     positions_per_batch: int = POSITIONS_PER_BATCH
@@ -162,6 +163,8 @@ class Materializer:
         self._wanted = wanted._replace(uri=resolve(wanted.uri))
         self._key = json_path("--key", wanted.key)
         self._value = json_path("--value", wanted.value) if wanted.value is not None else ""
+        if not 0 < wanted.parts <= SLOTS:
+            raise errors.InvalidArgument(f"--parts {wanted.parts}: allowed are 1 to {SLOTS}")
         self._start = start
         self._output = output
         self._steps = steps
@@ -247,7 +250,7 @@ class Materializer:
                 changes_of(entries, self._key, self._value)
                 .writeStream.foreachBatch(self._merge)
                 .outputMode("update")
-                .option("checkpointLocation", wanted.checkpoint or f"{wanted.uri}/{CHECKPOINT}")
+                .option("checkpointLocation", f"{wanted.checkpoint or f'{wanted.uri}/{CHECKPOINT}'}/{self._table.id}")
             )
             if wanted.follow:
                 return writer.trigger(processingTime=f"{max(1, round(wanted.every * 1000))} milliseconds").start()

@@ -5,7 +5,7 @@
       _checkpoint/                      how far the streaming query is, and its state (Spark's)
       data/00003-8f0c...e1.parquet      the rows of one part
 
-A key belongs to one part, by its hash, and a part is one file. A change of some keys writes the files of their parts
+A key belongs to one part, by its slot, and a part is one file. A change of some keys writes the files of their parts
 anew (`merge`) and puts them in the place of the old ones, all in one commit, which is a compare-and-swap: of two who
 change the table at once one does.
 
@@ -45,6 +45,8 @@ COLUMNS: Final = pa.schema(
 )
 """Of a data file."""
 PART: Final = "part"
+SLOTS: Final = 256
+"""Keys belong to slots, by Spark's hash of them, and slots to parts: there are no more parts than these."""
 CHECKPOINT: Final = "_checkpoint"
 CHECKPOINT_INTERVAL: Final = 50
 RETAIN_HOURS: Final = 1
@@ -112,6 +114,11 @@ class Table:
     @property
     def uri(self) -> str:
         return self._place.uri
+
+    @property
+    def id(self) -> str:
+        """Of this very table: one that is made anew at the same place has another."""
+        return str(self._table.metadata().id)
 
     @property
     def rows(self) -> int:
@@ -259,7 +266,7 @@ def merge(uri: str, part: int, old: File | None, changes: pa.Table) -> File | No
     written = f"{DATA}/.{name}" if place.is_local else final
     with place.typed_errors():
         try:
-            rows = _write(place, written, _merged(place, old, _latest(changes)))
+            rows = _write(place, written, _merged(place, old, latest_of(changes)))
             if rows is None:
                 place.remove(written)
                 return None
@@ -274,7 +281,7 @@ def merge(uri: str, part: int, old: File | None, changes: pa.Table) -> File | No
     return File(part, final, rows, size)
 
 
-def _latest(changes: pa.Table) -> pa.Table:
+def latest_of(changes: pa.Table) -> pa.Table:
     """One row to a key, that of the greatest position, in the order of keys."""
     ordered = changes.sort_by([("key", "ascending"), ("glsn", "ascending")])
     keys = ordered.column("key").combine_chunks()
