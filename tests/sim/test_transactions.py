@@ -17,7 +17,7 @@ from varlog.sim.transactions.cluster import TransactionalCluster
 from varlog.sim.transactions.ways import Transacted
 from varlog.sim.world import World
 
-SEED = 1
+SEED = 38
 SMALL = Shape(nodes=2, streams=2, replication_factor=1)
 
 

@@ -289,10 +289,7 @@ class Transactor(_Transacting):
             if times < COMMIT_TIMES:
                 ways.count(Transacted.COMMIT_AGAIN)
             self.board.note(one.name, one.number)
-            if ways.rng.random() < 0.7:
-                self.procedures.run(transacting.tell(TOPIC, one.txid, came), END_SECONDS, self._rest)
-            else:  # lost: somebody else will find out
-                self._rest()
+            self._after_commit(one, counted, times, came)
             return
         if isinstance(came, errors.TransactionAborted):
             expired = " expired " in str(came)
@@ -311,6 +308,18 @@ class Transactor(_Transacting):
         else:
             history.failed(operation, type(came).__name__)
         self._rest()
+
+    def _after_commit(self, one: OpenTransaction, counted: list[Part], times: int, fate: Fate) -> None:
+        """Mostly the register is told. Or that is lost, or the same is asked for again, or an abort."""
+        chance = self.ways.rng.random()
+        if chance < 0.7:
+            self.procedures.run(transacting.tell(TOPIC, one.txid, fate), END_SECONDS, self._rest)
+        elif chance < 0.75 and times > 1:
+            self._commit(one, counted, times - 1)
+        elif chance < 0.8:
+            self._abort(one)
+        else:
+            self._rest()
 
     def _abort(self, one: OpenTransaction) -> None:
         ways = self.ways

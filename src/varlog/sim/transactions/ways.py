@@ -54,7 +54,7 @@ class Transacted(Enum):
     COMMIT_EXPIRED = "commit found an EXPIRE before it"
     COMMIT_LATE = "commit found that another verdict came first when its own was in the log"
     COMMIT_UNKNOWN = "commit could not be known"
-    COMMIT_AGAIN = "commit that could not be known was asked for again and told"
+    COMMIT_AGAIN = "commit was asked for again and told"
     ABORTED = "abort succeeded"
     ABORT_TOO_LATE = "abort found the transaction committed"
     ABANDONED = "transaction abandoned"
