@@ -8,7 +8,7 @@ while a mutation is in place: they would stop the node before any harm was done,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,11 +125,12 @@ def _unknown_is_taken_for_failed(patch: pytest.MonkeyPatch) -> None:
     genuine = MetadataRepository._on_written
 
     def on_written(self: MetadataRepository, write: Any, outcome: TxnOutcome) -> None:
-        asked = write.asked
+        decisions = write.decisions
         if isinstance(outcome, errors.OutcomeUnknown) and write is self._write:
             self._write = None
-            if asked is not None:
-                self._refuse(asked, outcome)
+            for _, asked in decisions:
+                if asked is not None:
+                    self._refuse(asked, outcome)
             self._pump()
         else:
             genuine(self, write, outcome)
@@ -141,10 +142,11 @@ def _told_before_it_is_written(patch: pytest.MonkeyPatch) -> None:
     """Rule 1: the nodes are told of a cut when it is sent to the store, not when the store has it."""
     genuine_submit, genuine_announce = MetadataRepository._submit, MetadataRepository._announce
 
-    def submit(self: MetadataRepository, entry: AnyEntry, asked: Any) -> None:
-        genuine_submit(self, entry, asked)
-        if isinstance(entry, Cut):
-            self._audience.tell_cut(Version(self.state.version + 1), entry)
+    def submit(self: MetadataRepository, decisions: Sequence[tuple[AnyEntry, Any]]) -> None:
+        genuine_submit(self, decisions)
+        for version, (entry, _) in enumerate(decisions, self.state.version + 1):
+            if isinstance(entry, Cut):
+                self._audience.tell_cut(Version(version), entry)
 
     def announce(self: MetadataRepository, version: Version, entry: AnyEntry) -> None:
         if isinstance(entry, Cut):

@@ -10,11 +10,11 @@ import pytest
 
 from tests.sim.mutations import Mutation
 from varlog.batch.transactions import Mark, Verdict, VerdictKind
-from varlog.core import committed, transacting
+from varlog.core import committed, registering, transacting
 from varlog.core.committed import Committed, Judgement
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.fates import Fate, Fates, verdict_of
-from varlog.core.messages import Begun, OpenTransaction, StoredLine
+from varlog.core.messages import Begun, OpenTransaction, StoredLine, Transactions
 from varlog.core.register import Register
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.core.transacting import Part, Procedure, Pronounce
@@ -146,6 +146,17 @@ def _number_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Register, "end", end)
 
 
+def _expired_ones_are_not_listed(patch: pytest.MonkeyPatch) -> None:
+    """The register takes a transaction for ended when its clock says that it has expired."""
+    genuine = registering.transactions
+
+    def listed(*args: Any) -> Transactions:
+        told = genuine(*args)
+        return msgspec.structs.replace(told, open=tuple(one for one in told.open if one.age < one.expiry))
+
+    patch.setattr(registering, "transactions", listed)
+
+
 MUTATIONS = [
     Mutation("commit_decided_by_receipt", "no_lost_commit", _commit_decided_by_receipt, 38),
     Mutation("expiry_by_clock", "atomic_visibility", _expiry_by_clock, 38),
@@ -156,5 +167,6 @@ MUTATIONS = [
     Mutation("any_part_is_shown", "atomic_visibility", _any_part_is_shown, 38),
     Mutation("nothing_is_held", "no_dirty_read", _nothing_is_held, 38),
     Mutation("verdicts_before_the_reader", "no_dirty_read", _verdicts_before_the_reader_are_not_looked_for, 28),
+    Mutation("expired_ones_are_not_listed", "stable", _expired_ones_are_not_listed, 38),
     Mutation("number_is_forgotten", "fencing", _number_is_forgotten, 38),
 ]

@@ -36,9 +36,10 @@ class Kind(Enum):
     COMMIT = "commit"
     ABORT = "abort"
     VERDICT = "verdict"
+    STABLE = "stable"
 
 
-OF_TRANSACTIONS: Final = (Kind.PASS, Kind.BEGIN, Kind.COMMIT, Kind.ABORT, Kind.VERDICT)
+OF_TRANSACTIONS: Final = (Kind.PASS, Kind.BEGIN, Kind.COMMIT, Kind.ABORT, Kind.VERDICT, Kind.STABLE)
 """What happens only where there are transactions."""
 
 
@@ -75,6 +76,7 @@ class Operation(msgspec.Struct, omit_defaults=True):
     - commit: `transaction`, `parts` that are counted in; when ok `glsn` of the verdict
     - abort: `transaction`
     - verdict: `transaction`, `is_commit`; an entry that ends it was appended, by anybody; when ok at `glsn`
+    - stable: when ok everything up to `glsn` is decided
     """
 
     id: int

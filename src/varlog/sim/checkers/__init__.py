@@ -24,11 +24,12 @@ from varlog.sim.checkers import (
     one_content,
     peek_bounds,
     real_time,
+    stable,
     trim,
 )
 from varlog.sim.evidence import Evidence
 
-OF_TRANSACTIONS: Final = (atomic_visibility, no_dirty_read, no_lost_commit, fencing)
+OF_TRANSACTIONS: Final = (atomic_visibility, no_dirty_read, no_lost_commit, fencing, stable)
 
 CHECKERS: Final[Mapping[str, Callable[[Evidence], list[str]]]] = {
     module.__name__.rpartition(".")[2]: module.check

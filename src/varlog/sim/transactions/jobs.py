@@ -394,7 +394,8 @@ class Joiner(_Transacting):
 
 
 class Janitor(_Transacting):
-    """Ends transactions that have expired, and trims; what it may not trim because of an open one it leaves."""
+    """Ends transactions that have expired, asks what is decided, and trims; what it may not trim because of an open
+    one it leaves."""
 
     def __init__(self, ways: Ways, inquiries: Inquiries, board: Board, *, pace: float) -> None:
         super().__init__(ways, inquiries, board)
@@ -406,7 +407,7 @@ class Janitor(_Transacting):
 
     def _rest(self, _came: Any = None) -> None:
         rng = self.ways.rng
-        job = rng.choice((self._list, self._trim))
+        job = rng.choice((self._list, self._trim, self._stable))
         self.ways.process.at(rng.expovariate(1.0) * self._pace, job)
 
     def _list(self) -> None:
@@ -425,6 +426,28 @@ class Janitor(_Transacting):
     def _on_settled(self, came: Any) -> None:
         if isinstance(came, Fate):
             self.ways.count(Transacted.SETTLED)
+        self._rest()
+
+    def _stable(self) -> None:
+        """The tail first, and then what is open: what is begun later lies behind that tail."""
+        ways = self.ways
+        if not ways.stopping:
+            operation = ways.history.invoke(ways.process.name, Kind.STABLE, TOPIC)
+            ways.tail(ways.now + END_SECONDS, partial(self._on_tail, operation))
+
+    def _on_tail(self, operation: Operation, tail: Any) -> None:
+        asked = partial(self._on_open, operation, tail)
+        if isinstance(tail, errors.VarlogError):
+            asked(tail)
+        else:
+            self._inquiries.ask(GetTransactions(0, TOPIC), self.ways.now + END_SECONDS, asked)
+
+    def _on_open(self, operation: Operation, tail: Any, came: Any) -> None:
+        if isinstance(came, Transactions) and came.code == 0:
+            self.ways.history.ok(operation, glsn=min([tail, *(one.after for one in came.open)]))
+            self.ways.count(Transacted.STABLE)
+        else:
+            self.ways.history.failed(operation, type(came).__name__)
         self._rest()
 
     def _trim(self) -> None:

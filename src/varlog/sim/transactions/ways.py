@@ -61,6 +61,7 @@ class Transacted(Enum):
     UNCOUNTED = "part was not counted in"
     SETTLED = "expired transaction settled by an operator"
     TRIM_REFUSED = "trim refused because of an open transaction"
+    STABLE = "position up to which everything is decided"
     ENDED_AND_TRIMMED = "end of a transaction was trimmed when it was looked for"
     HELD = "reader waited for a transaction to be decided"
     LOOKED_BACK = "reader looked for a verdict before where it began"
