@@ -60,7 +60,7 @@ def seen(topic: Topic) -> list[bytes]:
         return [payload for batch in log.scan() for payload in batch.payloads()]
 
 
-def test_P2_of_two_attempts_of_a_task_only_the_one_that_counts_is_seen(topic: Topic) -> None:
+def test_P1_of_two_attempts_of_a_task_only_the_one_that_counts_is_seen(topic: Topic) -> None:
     with ThreadPoolExecutor(2) as threads:
         speculative = threads.submit(write, topic, FIRST, [b"a", b"b"], [b"c"])
         counted = threads.submit(write, topic, FIRST, [b"a", b"b"], [b"c"])
@@ -74,7 +74,7 @@ def test_P2_of_two_attempts_of_a_task_only_the_one_that_counts_is_seen(topic: To
     assert sorted(seen(topic)) == [b"a", b"b", b"c", b"d"]
 
 
-def test_P2_of_two_drivers_with_one_checkpoint_the_later_one_writes(topic: Topic) -> None:
+def test_P1_of_two_drivers_with_one_checkpoint_the_later_one_writes(topic: Topic) -> None:
     first = write(topic, FIRST, [b"of the first"])
     second = write(topic, SECOND, [b"of the second"])
     with pytest.raises(errors.TransactionAborted, match="a later attempt of 'spark/a query'"):
@@ -86,7 +86,7 @@ def test_P2_of_two_drivers_with_one_checkpoint_the_later_one_writes(topic: Topic
     assert seen(topic) == [b"of the second"]
 
 
-def test_P2_what_the_first_driver_committed_the_second_does_not_write_again(topic: Topic) -> None:
+def test_P1_what_the_first_driver_committed_the_second_does_not_write_again(topic: Topic) -> None:
     first = write(topic, FIRST, [b"of the first"])
     commit(topic, first)
     second = write(topic, SECOND, [b"of the second"])
@@ -122,7 +122,7 @@ def test_a_transaction_that_takes_too_long_holds_readers_no_longer_than_it_may(t
     assert seen(topic) == [b"behind it"]
 
 
-def test_P2_a_metadata_repository_restarted_during_a_commit_makes_no_difference(own_cluster: LocalCluster) -> None:
+def test_P1_a_metadata_repository_restarted_during_a_commit_makes_no_difference(own_cluster: LocalCluster) -> None:
     topic = Topic(own_cluster.path, "log")
     share = write(topic, FIRST, [b"a"], [b"b"])
     asyncio.run(own_cluster.vmrs[0].kill())
@@ -134,7 +134,7 @@ def test_P2_a_metadata_repository_restarted_during_a_commit_makes_no_difference(
     assert write(topic, SECOND, [b"a"]).is_done
 
 
-def test_P2_a_query_is_exact_while_nodes_and_metadata_repository_die(
+def test_P1_a_query_is_exact_while_nodes_and_metadata_repository_die(
     spark: SparkSession, own_cluster: LocalCluster, tmp_path: Path
 ) -> None:
     query = LogToLog(own_cluster.path, "in", "out", tmp_path / "query")

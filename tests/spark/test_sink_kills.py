@@ -15,7 +15,7 @@ from tests.spark.topics import Topic
 pytestmark = pytest.mark.timeout(400)  # two Sparks are started for it
 
 
-def test_P2_killed_drivers_leave_no_row_twice_lost_or_in_half_a_batch(
+def test_P1_killed_drivers_leave_no_row_twice_lost_or_in_half_a_batch(
     spark: SparkSession, topic: Topic, tmp_path: Path
 ) -> None:
     query = LogToLog(topic.path, "kill-source", "kill-target", tmp_path / "query")
