@@ -26,12 +26,15 @@ def run(main: Coroutine[Any, Any, None], seconds: float = SECONDS) -> None:
         assert not left, f"left behind: {left}"
         gc.collect()
 
+    gc.freeze()  # what is there already is none of this test's, and long to look through
     with warnings.catch_warnings(), asyncio.Runner() as runner:
         try:
             runner.run(watched())
         except BaseException:
             warnings.simplefilter("ignore", ResourceWarning)  # what is left open would hide why the test failed
             raise
+        finally:
+            gc.unfreeze()
     assert not complaints, complaints
 
 
