@@ -126,16 +126,18 @@ class Feed(Streaming):
         except errors.VarlogError as error:
             self._begin_again(chunk.glsn, error)
             return None
-        flags = opened.header.flags
-        judgement = self._judge(chunk, opened) if flags and not self._with_fill else Judgement.SHOW
-        if judgement is Judgement.HOLD:
-            self._hold(chunk)
-            return None
+        shown = True
+        if opened.header.flags and not self._with_fill:
+            judgement = self._judge(chunk, opened)
+            if judgement is Judgement.HOLD:
+                self._hold(chunk)
+                return None
+            shown = judgement is Judgement.SHOW
         if self._held <= limits.CLIENT_READ_AHEAD_BYTES // 2 and not self._ended:
             self._is_paused = False
             self._core.resume(self._session.loop.time())
         self.position = GLSN(chunk.glsn + chunk.count)
-        if judgement is Judgement.PASS:
+        if not shown:
             self.filled += chunk.count
             return None
         return EntryBatch(chunk, opened)
