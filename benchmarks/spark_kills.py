@@ -5,7 +5,8 @@
 The query reads a topic and writes another one. Its driver is a process of its own, with a Spark of its own; both are
 killed at once, at a moment that is left to chance, or while rows of a transaction are written, or in the moment after
 its commit, before Spark has noted it. Then the next driver goes on, and cuts the rows into another number of
-partitions. Some of its tasks fail when they have written rows, and Spark runs them again.
+partitions. Some of its tasks fail, or their processes are killed, when they have written rows, and Spark runs them
+again.
 
 Every row says which one of the source it was made of, and in which micro-batch, so after each kill what a reader sees
 can be judged: rows are *repeated* if one is there twice, *half visible* if their micro-batch is there and has fewer
@@ -100,6 +101,8 @@ class LogToLog:
             for batch in batches:
                 made = [b"%d %s" % (glsn, number.encode()) for glsn in batch.column(0).to_pylist()]
                 yield pa.record_batch([pa.array(made)], ["payload"])
+                if is_failing and random.random() < 0.5:
+                    os.kill(os.getpid(), signal.SIGKILL)
                 if is_failing:
                     raise RuntimeError("this task was chosen to fail")
 

@@ -389,7 +389,8 @@ class NoJava(VarlogError, code=130):
 
 
 class BadOption(VarlogError, code=131):
-    """An option of the Spark source is unknown, or its value is not allowed; the message names both, and what is."""
+    """An option of the Spark source or sink is unknown, its value is not allowed, or the rows do not fit it; the
+    message names both, and what is allowed."""
 
 
 class DataLoss(VarlogError, code=132):

@@ -41,6 +41,15 @@ def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         asyncio.run(running.stop())
 
 
+@pytest.fixture
+def sequenced(cluster: LocalCluster) -> Iterator[Topic]:
+    """A topic that a sequencer orders."""
+    with varlog.sync.admin(cluster.path) as admin:
+        admin.add_topic("sequenced", streams=2, ordering="sequencer")
+        yield Topic(cluster.path, "sequenced")
+        admin.remove_topic("sequenced")
+
+
 def options(topic: Topic, **more: object) -> SinkOptions:
     return parse_sink(topic.options(**more), streaming=False)
 
@@ -84,6 +93,12 @@ def test_P1_of_two_drivers_with_one_checkpoint_the_later_one_writes(topic: Topic
     sinking.abort(options(topic), [first])
     commit(topic, second)
     assert seen(topic) == [b"of the second"]
+
+
+def test_P1_where_a_sequencer_makes_the_order_it_is_the_same(sequenced: Topic) -> None:
+    test_P1_of_two_drivers_with_one_checkpoint_the_later_one_writes(sequenced)
+    assert write(sequenced, FIRST, [b"of the first"]).is_done
+    assert seen(sequenced) == [b"of the second"]
 
 
 def test_P1_what_the_first_driver_committed_the_second_does_not_write_again(topic: Topic) -> None:
