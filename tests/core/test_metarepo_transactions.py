@@ -1,169 +1,137 @@
-"""Transactions at a metadata repository: what is begun is in the store before it is told, and outlives who led."""
+"""What the metadata repository does when transactions are begun and ended in masses: they share writes, with each other
+and with the cut that is due, as far as one does not depend on another."""
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
-from tests.core.repository import ONE, TOPIC, A, B, Repository, line
+from tests.core.repository import ONE, TOPIC, A, Answers, B, Repository, line
 from tests.metarepo.rigs import SimRig
 from varlog import errors, limits
-from varlog.core.messages import (
-    BeginTransaction,
-    Begun,
-    Decided,
-    EndTransaction,
-    ForgetTransactions,
-    GetTransactions,
-    RegisterManager,
-    Transactions,
-    TrimTopic,
-)
-from varlog.core.metarepo import SNAPSHOT_EVERY, SNAPSHOT_KEY
-from varlog.core.metastate import Checkpoint
-from varlog.types import GLSN, TopicID, TransactionID, Version
+from varlog.core.messages import BeginTransaction, Begun, Commit, Decided, EndTransaction, TrimTopic
+from varlog.core.metarepo import TOGETHER
+from varlog.types import GLSN, TransactionID
+
+
+class Slow:
+    """A metadata repository whose store answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.rig = SimRig()
+        self._answers = Answers(self.rig)
+        self.repository = Repository(self.rig, self._answers.client).set_up()
+        self._answers.hold()
+
+    def write(self) -> None:
+        """Let one write be answered."""
+        self.rig.settle()
+        self._answers.arrive()
+
+    def writes(self) -> int:
+        """How many it takes until nothing is left to be written."""
+        count = 0
+        while self.repository.core.awaits_store:
+            count += 1
+            self.write()
+        return count
 
 
 @pytest.fixture
-def rig() -> SimRig:
-    return SimRig()
+def slow() -> Slow:
+    return Slow()
 
 
 @pytest.fixture
-def repository(rig: SimRig) -> Repository:
-    return Repository(rig).set_up()
+def repository(slow: Slow) -> Repository:
+    return slow.repository
 
 
-def begin(repository: Repository, name: str = "n", token: str = "t", number: int = 1) -> Begun:
-    repository.receive(BeginTransaction(repository.request(), TOPIC, name, token, GLSN(0), 1000, number))
-    repository.rig.settle()
-    return repository.messages(Begun)[-1]
+def begin(repository: Repository, name: str, *, token: str = "token", number: int = -1) -> int:
+    request = repository.request()
+    message = BeginTransaction(request, TOPIC, name, token, GLSN(0), 60_000, number)
+    repository.core.on_message("client", message, repository.now)
+    return request
 
 
-def txid(begun: Begun) -> TransactionID:
-    assert begun.transaction is not None, begun
-    return begun.transaction.txid
+def end(repository: Repository, txid: int, glsn: int, *, is_committed: bool = True) -> int:
+    request = repository.request()
+    message = EndTransaction(request, TOPIC, TransactionID(txid), is_committed, GLSN(glsn))
+    repository.core.on_message("client", message, repository.now)
+    return request
 
 
-def listed(repository: Repository, *, names: bool = False) -> Transactions:
-    repository.receive(GetTransactions(repository.request(), TOPIC, names))
-    repository.rig.settle()
-    return repository.messages(Transactions)[-1]
+def begun(repository: Repository) -> dict[int, Begun]:
+    return {message.request: message for message in repository.messages(Begun)}
 
 
-def test_what_is_begun_is_answered_when_the_store_has_it(repository: Repository) -> None:
-    repository.cut(4)
-    repository.receive(BeginTransaction(5, TOPIC, "n", "t", GLSN(0), 1000, 1))
-    assert repository.messages(Begun) == []
-    repository.rig.settle()
-    (begun,) = repository.messages(Begun)
-    assert (begun.request, begun.code, txid(begun)) == (5, 0, repository.version)
-    assert begun.transaction is not None
-    assert begun.transaction.after == 3, "all that was committed before"
+def test_many_are_begun_with_one_write_and_the_cut_that_is_due(slow: Slow, repository: Repository) -> None:
+    first = begin(repository, "first")  # being written, while others come
+    requests = [begin(repository, f"{number}") for number in range(TOGETHER)]
+    for node in (A, B):
+        repository.report(node, line(ONE, 4))
+    before = repository.version
+    assert slow.writes() == 2
+    answers = begun(repository)
+    assert set(answers) == {first, *requests}
+    ids = [answer.transaction.txid for answer in answers.values() if answer.transaction is not None]
+    assert ids == list(range(before + 1, before + TOGETHER + 2)), "each has the version of its own entry"
+    assert [message.version for message in repository.messages(Commit)][:1] == [before + TOGETHER + 2]
+    again = Repository(slow.rig)
+    assert again.core.state == repository.core.state
 
 
-def test_what_ended_is_told_with_a_decision(repository: Repository) -> None:
-    begun = begin(repository)
-    repository.cut(9)
-    assert repository.ask(EndTransaction(7, TOPIC, txid(begun), True, GLSN(5))).code == 0
-    version = repository.version
-    assert repository.ask(EndTransaction(8, TOPIC, txid(begun), True, GLSN(5))) == Decided(8, 0, Version(version))
-    assert begin(repository, token="other").code == errors.AlreadyCommitted.code
-    assert repository.messages(Begun)[-1].glsn == 5
-    assert repository.version == version
-    assert repository.ask(ForgetTransactions(9, TOPIC, "n")).code == 0
-    assert begin(repository, token="other").code == 0
+def test_cuts_are_not_held_up_by_transactions_that_go_on_being_begun(slow: Slow, repository: Repository) -> None:
+    begin(repository, "first")
+    for round_ in range(1, 4):
+        for number in range(3 * TOGETHER):
+            begin(repository, f"{round_} {number}")
+        for node in (A, B):
+            repository.report(node, line(ONE, 1 + round_))
+        cuts = len(repository.messages(Commit))
+        slow.write()
+        slow.write()
+        assert len(repository.messages(Commit)) > cuts, "with the next write but one at the latest"
 
 
-def test_a_trim_is_refused_while_a_transaction_is_open(repository: Repository) -> None:
-    begun = begin(repository)
-    repository.cut(9)
-    refusal = repository.ask(TrimTopic(7, TOPIC, GLSN(5)))
-    assert (refusal.code, "'n'" in refusal.detail) == (errors.TransactionOpen.code, True)
-    repository.ask(EndTransaction(8, TOPIC, txid(begun), False, GLSN(5)))
-    assert repository.ask(TrimTopic(9, TOPIC, GLSN(5))).value == 5
+def test_what_concerns_one_name_is_decided_one_after_another(slow: Slow, repository: Repository) -> None:
+    number = begin(repository, "job", number=5)
+    slow.writes()
+    one = begun(repository)[number].transaction
+    assert one is not None
+    begin(repository, "busy")
+    ended = end(repository, one.txid, one.after + 1)
+    repeated = begin(repository, "job", token="another", number=5)
+    other = begin(repository, "other")
+    slow.writes()
+    assert ended in {message.request for message in repository.messages(Decided) if not message.code}
+    assert begun(repository)[repeated].code == errors.AlreadyCommitted.code
+    assert begun(repository)[other].code == 0
 
 
-def test_rule1_the_register_outlives_who_led(repository: Repository, rig: SimRig) -> None:
-    committed, opened = begin(repository, number=1), begin(repository, "open")
-    repository.cut(9)
-    repository.ask(EndTransaction(7, TOPIC, txid(committed), True, GLSN(5)))
-    successor = Repository(rig, rig.second)
-    assert successor.core.state.registers == repository.core.state.registers
-    told = listed(successor, names=True)
-    assert [one.txid for one in told.open] == [txid(opened)]
-    assert [(one.name, one.number, one.glsn) for one in told.names] == [("n", 1, 5)]
-    assert begin(successor, token="other").code == errors.AlreadyCommitted.code
-    assert txid(begin(successor, "open")) == txid(opened)
+def test_nothing_is_taken_before_its_turn(slow: Slow, repository: Repository) -> None:
+    for node in (A, B):
+        repository.report(node, line(ONE, 3))
+    slow.writes()
+    repository.sent.clear()
+    begin(repository, "first")
+    begin(repository, "second")
+    request = repository.request()
+    repository.core.on_message("client", TrimTopic(request, TOPIC, GLSN(1)), repository.now)
+    begin(repository, "third")
+    assert slow.writes() == 4
+    assert [type(message) for _, message in repository.sent if isinstance(message, Begun | Decided)] == [
+        Begun,
+        Begun,
+        Decided,
+        Begun,
+    ]
 
 
-def test_rule4_the_register_is_part_of_the_snapshot(repository: Repository, rig: SimRig) -> None:
-    begun = begin(repository)
-    for number in range(SNAPSHOT_EVERY + 1):
-        repository.receive(RegisterManager(repository.request(), f"manager:{number}"))
-        rig.settle()
-    assert SNAPSHOT_KEY in rig.sim.keyspace.select_prefix("").kvs
-    assert txid(begin(Repository(rig, rig.second))) == txid(begun)
-
-
-def test_metadata_from_before_there_were_transactions_is_read(repository: Repository) -> None:
-    saved = Checkpoint(repository.core.state, {}).encode()
-    state, held = msgspec.msgpack.decode(saved, strict=False)
-    assert state.pop("registers") == {}
-    assert Checkpoint.decode(msgspec.msgpack.encode([state, held])).state == repository.core.state
-
-
-def test_rule1_a_deposed_leader_begins_nothing(repository: Repository, rig: SimRig) -> None:
-    Repository(rig, rig.second)
-    begun = begin(repository)
-    assert (begun.code, begun.transaction) == (errors.NotLeader.code, None)
-
-
-def test_L1_a_deposed_leader_does_not_say_that_nothing_is_open(repository: Repository, rig: SimRig) -> None:
-    successor = Repository(rig, rig.second)
-    begin(successor)
-    assert listed(repository).code == errors.NotLeader.code
-
-
-def test_L1_what_the_store_has_is_listed_though_its_leader_has_not_heard_of_it(
-    repository: Repository, rig: SimRig
+def test_close_to_a_limit_each_is_looked_at_by_itself(
+    slow: Slow, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rig.sim.odds.unanswered = 1.0
-    repository.receive(BeginTransaction(5, TOPIC, "n", "t", GLSN(0), 1000, 1))
-    rig.sim.odds.unanswered = 0.0
-    rig.settle()
-    repository.receive(GetTransactions(6, TOPIC))
-    rig.settle()
-    assert repository.messages(Transactions) == [], "somebody may write by it already"
-    rig.advance(2.0)
-    (told,) = repository.messages(Transactions)
-    assert [one.txid for one in told.open] == [txid(repository.messages(Begun)[0])]
-
-
-def test_an_unknown_topic_has_no_register(repository: Repository) -> None:
-    repository.receive(GetTransactions(5, TopicID(77)))
-    repository.rig.settle()
-    (told,) = repository.messages(Transactions)
-    assert (told.request, told.code) == (5, errors.UnknownTopic.code)
-
-
-def test_who_asks_too_much_is_told_so_in_the_answer_it_waits_for(
-    repository: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(limits, "MAX_PENDING_DECISIONS", 0)
-    repository.receive(BeginTransaction(5, TOPIC, "n", "t", GLSN(0), 1000))
-    repository.receive(GetTransactions(6, TOPIC))
-    assert repository.messages(Begun) == [Begun(5, errors.Busy.code)]
-    assert repository.messages(Transactions) == [Transactions(6, errors.Busy.code)]
-
-
-def test_transactions_do_not_hold_up_the_log(repository: Repository) -> None:
-    """Reports that come while one is being begun are cut with the next version."""
-    repository.receive(BeginTransaction(5, TOPIC, "n", "t", GLSN(0), 1000))
-    for snid in (A, B):
-        repository.report(snid, line(ONE, 4))
-    repository.rig.settle()
-    assert repository.tail == 3
-    begun = repository.messages(Begun)[0].transaction
-    assert begun is not None
-    assert begun.after == 0
+    monkeypatch.setattr(limits, "MAX_OPEN_TRANSACTIONS", 3)
+    requests = [begin(repository, f"{number}") for number in range(5)]
+    slow.writes()
+    codes = [begun(repository)[request].code for request in requests]
+    assert codes == [0, 0, 0, errors.LimitExceeded.code, errors.LimitExceeded.code]

@@ -1,10 +1,11 @@
 """MetadataRepository: turns reports into one global order and decides everything else that all must agree on.
 
-It leads or it follows. A leader has raised the term in the metadata store and proves itself with every write: each
-entry of the version sequence is one transaction that compares the leader key and the version key, so a deposed leader,
-or a write that comes late, changes nothing (rule 1). One entry is written at a time; what is asked for meanwhile waits,
-and reports accumulate into the next cut. Only when the store has answered is an entry applied, announced to the nodes
-and answered to whoever asked for it. An unknown outcome is settled by reading the store again before anything else.
+It leads or it follows. A leader has raised the term in the metadata store and proves itself with every write: each is a
+transaction that compares the leader key and the version key, so a deposed leader, or a write that comes late, changes
+nothing (rule 1). One is under way at a time, of one entry of the version sequence; only of what is asked about
+transactions, in masses perhaps, many entries are written at once, with the cut that is due. What is asked for meanwhile
+waits, and reports accumulate into the next cut. Only when the store has answered is an entry applied, announced to the
+nodes and answered to whoever asked for it. An unknown outcome is settled by reading the store before anything else.
 
 How the state is kept: `version`, one `entry/<version>` for each entry, and every so often a `snapshot` of the whole
 state and of the cuts that some replica does not have on disk yet (rule 4). What the snapshot holds is deleted.
@@ -15,7 +16,7 @@ Nothing is sent when nothing changes. What a node may have missed it learns from
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from itertools import islice
@@ -23,6 +24,7 @@ from typing import Final, NamedTuple
 
 from varlog import errors, limits
 from varlog.core import metastate as m
+from varlog.core import registering
 from varlog.core.address import Address, Send
 from varlog.core.admissions import Admissions
 from varlog.core.announcing import Audience, Listener
@@ -81,10 +83,11 @@ SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
+TOGETHER: Final = 31
+"""So many more decisions about transactions may go with one: with what is deleted, no write has over 128 parts."""
 
 
-def _nothing() -> None:
-    pass
+def _nothing() -> None: ...
 
 
 def entry_key(version: int) -> str:
@@ -111,12 +114,14 @@ class _Asked(NamedTuple):
     request: int
 
 
+_Decision = tuple[AnyEntry, _Asked | None]
+
+
 class _Write(NamedTuple):
-    """The entry being written, and who waits for it."""
+    """The entries being written, one mostly, the first with this version; and who waits for them."""
 
     version: Version
-    entry: AnyEntry
-    asked: _Asked | None
+    decisions: Sequence[_Decision]
     txn: Txn
     snapshot: bool
     deleted: int
@@ -253,8 +258,8 @@ class MetadataRepository:
         self.role = Role.FOLLOWING
         self._leader_revision = NO_LEAD
         asked = [*self._asked]
-        if self._write is not None and self._write.asked is not None:
-            asked.append(self._write.asked)
+        if self._write is not None:
+            asked += [waiting for _, waiting in self._write.decisions if waiting is not None]
         self._asked.clear()
         self._write = None
         self._stalled = None
@@ -385,24 +390,56 @@ class MetadataRepository:
     def _pump(self) -> None:
         while self.role is Role.LEADING and self._write is None and self._asked:
             asked = self._asked.popleft()
-            try:
-                self._managership.check(asked.source, asked.message, self.state.manager, self._now)
-                decision = decide(self.state, asked.message, self._now)
-                if isinstance(asked.message, AnnounceNode):
-                    self._check_alone(asked.source, asked.message)
-            except errors.VarlogError as error:
-                self._refuse(asked, error)
+            if (entry := self._decide(asked)) is None:
                 continue
-            if isinstance(decision, Already):
-                self._answer(asked)
-            else:
-                self._submit(decision, asked)
-        if self.role is Role.LEADING and self._write is None:
-            time = max(self.state.time, int(self._now * 1_000_000))
-            cut = self._tallies.cut(self.state, time, self.history.full())
-            if cut is not None:
-                self._tallies.require_durable(cut)
-                self._submit(cut, None)
+            decisions: list[_Decision] = [(entry, asked)]
+            concerned = registering.concerned(self.state, asked.message)
+            if concerned is not None:
+                decisions += self._decide_together(concerned)
+                decisions += self._cut()
+            self._submit(decisions)
+        if self.role is Role.LEADING and self._write is None and (cut := self._cut()):
+            self._submit(cut)
+
+    def _decide(self, asked: _Asked) -> AnyEntry | None:
+        """The entry that what was asked for needs; None if it was answered."""
+        try:
+            self._managership.check(asked.source, asked.message, self.state.manager, self._now)
+            decision = decide(self.state, asked.message, self._now)
+            if isinstance(asked.message, AnnounceNode):
+                snid = asked.message.snid
+                place = self.state.nodes[snid].address
+                self._admissions.check_alone(snid, asked.source, asked.message.boot, place, self._now)
+        except errors.VarlogError as error:
+            self._refuse(asked, error)
+            return None
+        if isinstance(decision, Already):
+            self._answer(asked)
+            return None
+        return decision
+
+    def _decide_together(self, first: tuple[int, str]) -> list[_Decision]:
+        """What else was asked about transactions and has nothing to do with each other, nor with the first."""
+        decisions: list[_Decision] = []
+        concerned = {first}
+        most = TOGETHER if registering.has_room(self.state, TOGETHER) else 0
+        while self._asked and len(decisions) < most:
+            name = registering.concerned(self.state, self._asked[0].message)
+            if name is None or name in concerned:
+                break
+            asked = self._asked.popleft()
+            if (entry := self._decide(asked)) is not None:
+                concerned.add(name)
+                decisions.append((entry, asked))
+        return decisions
+
+    def _cut(self) -> list[_Decision]:
+        """The next cut, if there is one."""
+        time = max(self.state.time, int(self._now * 1_000_000))
+        if (cut := self._tallies.cut(self.state, time, self.history.full())) is None:
+            return []
+        self._tallies.require_durable(cut)
+        return [(cut, None)]
 
     def _refuse(self, asked: _Asked, error: errors.VarlogError) -> None:
         """Most refusals do no harm if they come from a leader that has been deposed: who asked tries again. A node that
@@ -423,19 +460,17 @@ class MetadataRepository:
 
         self._store.read([LEADER_KEY], on_read)
 
-    def _check_alone(self, source: Address, announced: AnnounceNode) -> None:
-        place = self.state.nodes[announced.snid].address
-        self._admissions.check_alone(announced.snid, source, announced.boot, place, self._now)
-
-    def _submit(self, entry: AnyEntry, asked: _Asked | None) -> None:
-        version = Version(self.state.version + 1)
-        puts = [Put(VERSION_KEY, b"%d" % version), Put(entry_key(version), encode_entry(entry))]
+    def _submit(self, decisions: Sequence[_Decision]) -> None:
+        version, last = Version(self.state.version + 1), self.state.version + len(decisions)
+        puts = [Put(VERSION_KEY, b"%d" % last)]
+        puts += [Put(entry_key(at), encode_entry(entry)) for at, (entry, _) in enumerate(decisions, version)]
         checkpoint = self._checkpoint()
         if checkpoint is not None:
             puts.append(Put(SNAPSHOT_KEY, checkpoint))
-        deletes = [v for v in islice(self._entries, DELETES_PER_WRITE) if v <= self._snapshot_version]
+        most = DELETES_PER_WRITE + 2 * (len(decisions) - 1)
+        deletes = [v for v in islice(self._entries, most) if v <= self._snapshot_version]
         txn = Txn(self._compares(), tuple(puts), tuple(map(entry_key, deletes)))
-        write = _Write(version, entry, asked, txn, checkpoint is not None, len(deletes))
+        write = _Write(version, decisions, txn, checkpoint is not None, len(deletes))
         self._store.txn(txn, partial(self._on_written, write))
         self._write = write
 
@@ -498,15 +533,17 @@ class MetadataRepository:
         """The store has it: apply, tell, answer, go on."""
         self._write = None
         self._version_revision = revision
-        self.state.apply(write.version, write.entry)
-        self._entries.append(write.version)
         for _ in range(write.deleted):
             self._entries.popleft()
         if write.snapshot:
             self._snapshot_version = Version(write.version - 1)
-        self._announce(write.version, write.entry)
-        if write.asked is not None:
-            self._answer(write.asked, write.entry)
+        for at, (entry, asked) in enumerate(write.decisions, write.version):
+            version = Version(at)
+            self.state.apply(version, entry)
+            self._entries.append(version)
+            self._announce(version, entry)
+            if asked is not None:
+                self._answer(asked, entry)
         self._answer_tails()
         self._pump()
 

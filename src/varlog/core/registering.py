@@ -31,6 +31,29 @@ from varlog.types import GLSN, TopicID, TransactionID
 
 _NEWEST: Final = TransactionID(1 << 64)
 _NOTHING: Final = Register()
+_MOST_BYTES: Final = 12 * limits.MAX_TRANSACTION_NAME + limits.REGISTER_BYTES_OF_ONE
+"""Of one: name, once more, and token, in UTF-8."""
+
+
+def concerned(state: MetadataState, request: Message) -> tuple[int, str] | None:
+    """The topic and the name that a begin or an end has to do with: of two with different ones, neither depends on the
+    other. None of anything else."""
+    if isinstance(request, BeginTransaction):
+        return request.tpid, request.name
+    if isinstance(request, EndTransaction):
+        attempt = state.registers.get(request.tpid, _NOTHING).open.get(request.txid)
+        return request.tpid, attempt.name if attempt is not None else ""
+    return None
+
+
+def has_room(state: MetadataState, more: int) -> bool:
+    """Whether so many more can be begun that no limit has to be looked at between them."""
+    registers = state.registers.values()
+    return (
+        all(len(one.open) + more <= limits.MAX_OPEN_TRANSACTIONS for one in registers)
+        and all(len(one.names) + len(one.open) + more <= limits.MAX_TRANSACTION_NAMES for one in registers)
+        and sum(one.bytes for one in registers) + more * _MOST_BYTES <= limits.REGISTER_BYTES - limits.REGISTER_RESERVE
+    )
 
 
 def begin(state: MetadataState, request: BeginTransaction, now: float) -> AnyEntry | None:
