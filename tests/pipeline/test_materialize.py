@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from pyspark.sql import SparkSession
@@ -16,16 +17,19 @@ from tests.spark.topics import Topic
 from varlog import errors
 from varlog.cli.output import Output
 from varlog.pipeline import materialize as job
-from varlog.pipeline.materialize import json_path, materialize
+from varlog.pipeline.materialize import Materializer, Step, Steps, json_path, materialize
 from varlog.pipeline.materialize_table import CHECKPOINT
+from varlog.spark.connections import pin
 
 SETTING = "spark.sql.streaming.stateStore.providerClass"
 
 pytestmark = pytest.mark.timeout(240)
 
 
-def test_P1_the_table_has_the_latest_value_of_every_key(spark: SparkSession, topic: Topic, tmp_path: Path) -> None:
-    """Micro-batch by micro-batch; then, without its checkpoint, all of it again."""
+def test_P1_the_table_has_the_latest_value_of_every_key(
+    spark: SparkSession, topic: Topic, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Micro-batch by micro-batch; then, without its checkpoint, all of it again, by a job that follows."""
     uri = tmp_path / "it"
     before = spark.conf.get(SETTING)
     entries = write(topic)
@@ -37,9 +41,27 @@ def test_P1_the_table_has_the_latest_value_of_every_key(spark: SparkSession, top
 
     version = done.version
     shutil.rmtree(uri / CHECKPOINT)
-    done = materialize(topic.connection, wanted(uri, positions_per_batch=10 * COUNT), lambda: spark)
-    assert (done.entries, done.version) == (COUNT, version), "the table had all of it"
+    again = wanted(uri, positions_per_batch=10 * COUNT, follow=True, every=0.1)
+    following = Materializer(pin(topic.connection), again, lambda: spark, Output(json=True), Ends())
+    Ends.job = following
+    following.run()
+    done = following.summary
+    assert (done.entries, done.batches, done.version) == (COUNT, 1, version), "the table had all of it"
     assert table_of(uri) == latest(entries)
+    told = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    assert [(event["event"], event["begin"], event["end"], event["keys"]) for event in told] == [
+        ("committed", 1, COUNT + 1, KEYS)
+    ]
+
+
+class Ends(Steps):
+    """Stops a job that follows after its first micro-batch."""
+
+    job: ClassVar[Materializer]
+
+    def reached(self, step: Step) -> None:
+        if step is Step.COMMITTED:
+            self.job.stop()
 
 
 def test_P1_killed_when_the_table_has_what_spark_does_not_know(
@@ -113,3 +135,9 @@ def test_what_it_says(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     ]
     job.tell(Output(json=True), summary)
     assert json.loads(capfdbinary.readouterr().out)["event"] == "summary"
+
+
+def test_as_a_program_for_spark_submit(shell: Shell, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert shell.cluster.exists()
+    assert job.main(["--", "x", "--key", "a..b"]) == 2
+    assert "customer.id" in capfdbinary.readouterr().err.decode()

@@ -174,16 +174,17 @@ class Materializer:
         self._failure: BaseException | None = None
         self._committed: dict[int, tuple[int, int]] = {}
         """Of micro-batches that are not told of yet: how many keys they changed, and the version of the table."""
-        self._table, self._tail = self._open()
+        self._table, self._earliest, self._tail = self._open()
         self.summary = Summary(self._table.identity.topic, self._table.uri)
 
-    def _open(self) -> tuple[Table, int]:
+    def _open(self) -> tuple[Table, int, int]:
+        """The table, and where the topic begins and ends."""
         at, wanted = self._connection, self._wanted
         with connecting():
-            topic, tail = connections.ask(at, _state)
+            topic, earliest, tail = connections.ask(at, _state)
         cid = find(at.cluster, cid=at.cid, secret_file=at.secret_file, tls=at.tls).cid
         identity = Identity(int(cid), topic.name, int(topic.tpid), wanted.key, wanted.value or "", wanted.parts)
-        return Table.open(wanted.uri, identity), tail
+        return Table.open(wanted.uri, identity), earliest, tail
 
     def run(self) -> None:
         """Until everything is in the table, or with `follow` until it is stopped."""
@@ -318,7 +319,7 @@ class Materializer:
     def _tell(self, progress: StreamingQueryProgress, show: Show) -> None:
         keys, version = self._committed.pop(progress.batchId)
         source, counted = progress.sources[0], progress.observedMetrics.get("varlog")
-        begin, end = _glsn_of(source.startOffset), _glsn_of(source.endOffset)
+        begin, end = _glsn_of(source.startOffset) or self._earliest, _glsn_of(source.endOffset)
         entries, keyed = (counted["entries"], counted["keyed"]) if counted is not None else (0, 0)
         seconds = round(progress.durationMs.get("triggerExecution", 0) / 1000, 3)
         summary = self.summary
@@ -351,14 +352,14 @@ def json_path(option: str, path: str) -> str:
 
 
 def _glsn_of(offset: Any) -> int:
-    """Of an offset in a query's progress: JSON, of nothing before the first one."""
+    """Of an offset in a query's progress: JSON, of nothing before the first one; 0 then."""
     known = json.loads(offset) if offset else None
     return int(known["glsn"]) if known is not None else 0
 
 
-async def _state(log: Log) -> tuple[TopicInfo, int]:
+async def _state(log: Log) -> tuple[TopicInfo, int, int]:
     await log.refresh()
-    return log.topic, await log.tail()
+    return log.topic, await log.earliest(), await log.tail()
 
 
 # From the command line
