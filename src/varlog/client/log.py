@@ -77,7 +77,9 @@ class Log:
         self._stable = 0
         """The greatest that was told."""
         self._transactions = Transactions(self)
-        self._verdicts = Verdicts(session, topic.tpid, self._chained, self._tail_within, self._append, timeout)
+        self._verdicts = Verdicts(
+            session, topic.tpid, self._chained, self.tail, self._append, self._transactions.register, timeout
+        )
         self._fate = self._verdicts.fate
         if self._chained is not None:
             self._appends = self._pool = self._chained.appends
@@ -369,9 +371,6 @@ class Log:
             stable = await settled_to(stable, self._transactions, self._fate, deadline)
         self._stable = max(self._stable, stable)
         return self._stable
-
-    async def _tail_within(self, timeout: float) -> int:
-        return await self.tail(timeout=timeout)
 
     async def first(self, *, timeout: float | None = None) -> int:
         """The first position that is not trimmed; it is written if it is not beyond the tail. See `earliest` for what

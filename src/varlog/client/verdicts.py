@@ -3,7 +3,9 @@
 A `VerdictFeed` reads nothing but verdicts, from a position on, in order. Who ends a transaction asks for its fate up to
 a position (`Verdicts.fate`); stretches of the log that were looked through for that are kept a while, so that the next
 question goes on where the last one ended. A reader that has met a transaction which is not decided is held by it
-(`Holding`): it looks for the verdict, and if nobody pronounces one in time, has it expire.
+(`Holding`): it looks for the verdict, and if nobody pronounces one in time, has it expire. How long it has held anybody
+is remembered from one reader to the next, and after a while the register is asked how old it is: many short reads do
+not wait any longer than a long one.
 
 A topic without transactions never has any of this at work.
 """
@@ -11,7 +13,9 @@ A topic without transactions never has any of this at work.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from copy import copy
 from typing import Final, Protocol
 
@@ -21,10 +25,11 @@ from varlog.batch.transactions import Verdict, encode_verdict
 from varlog.client.entries import AppendResult
 from varlog.client.session import Session
 from varlog.client.streaming import Chained, Streaming
-from varlog.core.committed import PRONOUNCE_AGAIN, Committed
+from varlog.core.committed import PRONOUNCE_AGAIN, Committed, Held
 from varlog.core.content import Tagged
 from varlog.core.fates import Fate, Fates, Key
 from varlog.core.merging import Chunk
+from varlog.core.messages import Transactions
 from varlog.types import GLSN, TopicID, TransactionID
 
 KEPT_STRETCHES: Final = 4
@@ -32,11 +37,19 @@ KEPT_STRETCHES: Final = 4
 LINGER: Final = 0.02
 """Who has just looked in vain will look again soon: so long a stretch goes on growing by itself."""
 
+ASK_AFTER: Final = 1.0
+"""Who has been held for so many seconds asks the register how old the transaction is."""
+KEPT_WAITS: Final = 1024
+
 News = Callable[[errors.VarlogError | None], None]
 
 
 class Append(Protocol):
     def __call__(self, entries: Tagged, size: int, timeout: float | None) -> Awaitable[AppendResult]: ...
+
+
+class AskTail(Protocol):
+    def __call__(self, *, timeout: float | None) -> Awaitable[int]: ...
 
 
 class VerdictFeed(Streaming):
@@ -185,6 +198,15 @@ class _Stretch:
                 waiting.set_exception(copy(self.error))
 
 
+class Wait:
+    """How long a transaction holds up this client's readers."""
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.is_asked = False
+        """Whether the register was asked how old it is."""
+
+
 class Verdicts:
     """See the module's text. Of one client's topic."""
 
@@ -193,8 +215,9 @@ class Verdicts:
         session: Session,
         tpid: TopicID,
         chained: Chained | None,
-        tail: Callable[[float], Awaitable[int]],
+        tail: AskTail,
         append: Append,
+        register: Callable[[float], Awaitable[Transactions]],
         timeout: float,
     ) -> None:
         self.loop = session.loop
@@ -203,8 +226,9 @@ class Verdicts:
         self._tpid = tpid
         self._chained = chained
         self.tail = tail
-        """Asks for it, with a timeout."""
         self._append = append
+        self._register = register
+        self._waits: OrderedDict[Key, Wait] = OrderedDict()
         self._stretches: list[_Stretch] = []
 
     def feed(
@@ -226,7 +250,7 @@ class Verdicts:
         """The first verdict on a transaction; None if there is none up to a position, or up to a tail asked for now.
         Raises `Trimmed` if not all of that can be read any more."""
         if upto is None:
-            upto = await self.tail(max(1e-3, deadline - self.loop.time()))
+            upto = await self.tail(timeout=max(1e-3, deadline - self.loop.time()))
         stretch = self._stretch(after)
         try:
             async with asyncio.timeout_at(deadline):
@@ -236,6 +260,19 @@ class Verdicts:
                 f"verdicts on transaction {txid} were read up to {stretch.fates.position - 1}, not up to {upto}, in "
                 "time; see `varlog status` for nodes that are down"
             ) from None
+
+    def wait(self, key: Key, since: float) -> Wait:
+        """From when on a transaction has held a reader; what is said now, if it is the first."""
+        wait = self._waits.setdefault(key, Wait(since))
+        self._waits.move_to_end(key)
+        if len(self._waits) > KEPT_WAITS:
+            self._waits.popitem(last=False)
+        return wait
+
+    async def age(self, held: Held) -> float:
+        """How many seconds ago a transaction was begun. One that the register does not know is over."""
+        register = await self._register(self.loop.time() + self.timeout)
+        return next((one.age / 1e3 for one in register.open if one.txid == held.mark.txid), held.expiry)
 
     def _stretch(self, after: int) -> _Stretch:
         kept = [stretch for stretch in self._stretches if stretch.error is None]
@@ -273,6 +310,7 @@ class Holding:
         self._feed: VerdictFeed | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._expiring: asyncio.Task[None] | None = None
+        self._asking: asyncio.Task[None] | None = None
         self._progress = asyncio.Event()
 
     def explain(self) -> errors.TransactionOpen:
@@ -286,10 +324,17 @@ class Holding:
 
     def begin(self) -> None:
         """The reader is held."""
+        if (held := self.committed.held) is not None:
+            self._await(self._topic.wait(held.key, held.since))
+        self.go_on()
+
+    def _await(self, wait: Wait) -> None:
+        """Come back when the transaction is due, or when it is time to ask whether it is."""
+        self.committed.held_since(wait.since)
         due_at = self.committed.due_at()
         if due_at is not None and self._timer is None:
-            self._timer = self._topic.loop.call_at(due_at, self._on_due)
-        self.go_on()
+            at = due_at if wait.is_asked else min(due_at, wait.since + ASK_AFTER)
+            self._timer = self._topic.loop.call_at(at, self._on_due, wait)
 
     def go_on(self) -> None:
         """Look through what was read ahead, and have more read; called whenever there may be something new."""
@@ -361,19 +406,32 @@ class Holding:
 
     # Expiry
 
-    def _on_due(self) -> None:
+    def _on_due(self, wait: Wait) -> None:
         self._timer = None
+        held, loop = self.committed.held, self._topic.loop
+        if held is not None and not wait.is_asked and not self.committed.is_due(loop.time()):
+            wait.is_asked = True
+            self._asking = loop.create_task(self._ask(wait, held))
+        self.go_on()
+
+    async def _ask(self, wait: Wait, held: Held) -> None:
+        """Wait for what is left of the transaction's time, and not for all of it once more."""
+        with suppress(errors.VarlogError):
+            age = await self._topic.age(held)
+            wait.since = min(wait.since, self._topic.loop.time() - age)
+        self._asking = None
+        self._await(wait)
         self.go_on()
 
     async def _expire(self) -> None:
         """Have what holds the reader expire, by a verdict, unless there is one."""
         committed, loop = self.committed, self._topic.loop
         held = committed.held
-        while held is not None and committed.held is held and not committed.is_decided:
+        while held is not None and self._is_held_by(held.key) and not committed.is_decided:
             self._progress.clear()
             try:
                 if committed.wants_tail(loop.time()):
-                    committed.on_tail(held.key, await self._topic.tail(self._topic.timeout))
+                    committed.on_tail(held.key, await self._topic.tail(timeout=self._topic.timeout))
                 verdict = committed.wants_verdict(loop.time())
                 if verdict is not None:
                     committed.on_pronounced(loop.time())
@@ -387,6 +445,10 @@ class Holding:
             except TimeoutError:
                 pass
 
+    def _is_held_by(self, key: Key) -> bool:
+        held = self.committed.held
+        return held is not None and held.key == key
+
     def _done(self) -> None:
         if self._feed is not None:
             self._feed.pause()
@@ -396,9 +458,11 @@ class Holding:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        expiring, self._expiring = self._expiring, None
-        if expiring is not None and not self._topic.loop.is_closed():
-            expiring.cancel()
+        tasks = self._expiring, self._asking
+        self._expiring = self._asking = None
+        for task in tasks:
+            if task is not None and not self._topic.loop.is_closed():
+                task.cancel()
 
     def close(self) -> None:
         """Nobody reads any more."""

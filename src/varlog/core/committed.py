@@ -217,6 +217,11 @@ class Committed:
         """When that is so at the latest, if there is no verdict."""
         return None if self.held is None else self.held.since + self.held.expiry
 
+    def held_since(self, since: float) -> None:
+        """Others were held by it before, or it is known to be older than that."""
+        if self.held is not None:
+            self.held = self.held._replace(since=min(self.held.since, since))
+
     def wants_tail(self, now: float) -> bool:
         """Whether the tail is to be asked for, and told to `on_tail`."""
         return self._tail is None and self.is_due(now)
