@@ -291,13 +291,13 @@ def test_a_number_that_does_not_fit_is_refused(field: str, value: int) -> None:
 
 def test_unknown_flags_and_codecs_are_refused() -> None:
     with pytest.raises(InvalidArgument):
-        encode(ENTRIES, flags=4)
+        encode(ENTRIES, flags=8)
     with pytest.raises(UnknownCodec):
         encode(ENTRIES, codec=2)
     with pytest.raises(UnknownCodec):
         verify(forged(encode(ENTRIES), CODEC, b"\2"))
     with pytest.raises(UnsupportedFormat):
-        verify(forged(encode(ENTRIES), FLAGS, b"\4"))
+        verify(forged(encode(ENTRIES), FLAGS, b"\x08"))
 
 
 def test_a_newer_version_is_refused_as_such() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,3 +111,30 @@ def test_a_batch_with_the_flag_needs_a_mark() -> None:
     unmarked = batch.decode(batch.encode([b""], flags=BatchFlag.TRANSACTION))
     with pytest.raises(errors.MalformedBatch, match="mark"):
         mark_of(unmarked.extensions)
+
+
+@given(MARKS, st.lists(st.binary(max_size=20), min_size=1, max_size=300), st.data())
+def test_a_marked_batch_is_checked_as_any_other_whichever_way_it_goes(
+    mark: Mark, entries: list[bytes], data: st.DataObject
+) -> None:
+    extensions = {MARK_TAG: encode_mark(mark)}
+    packed = batch.encode(entries, writer_id=7, sequence=8, flags=BatchFlag.TRANSACTION, extensions=extensions)
+    for opened in (batch.decode(packed), batch.decode(packed, verified=True)):
+        assert opened.to_list() == entries
+        assert opened.extensions == extensions
+        assert opened.header == batch.verify(packed) == batch.peek_header(packed)
+    damaged = bytearray(packed)
+    damaged[data.draw(st.integers(0, len(packed) - 1))] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(errors.VarlogError):
+        batch.verify(bytes(damaged))
+
+
+@pytest.mark.parametrize("at", [56, 58, 92, 95])
+def test_a_mark_of_another_form_goes_the_long_way(at: int) -> None:
+    """Its tag, its length and its padding, with a checksum that holds."""
+    mark = encode_mark(Mark(TransactionID(1), GLSN(2), 3, 4))
+    packed = bytearray(batch.encode([b"entry"], flags=BatchFlag.TRANSACTION, extensions={MARK_TAG: mark}))
+    packed[at] ^= 2
+    packed[4:8] = crc32c(bytes(packed[8:])).to_bytes(4, "little")
+    with pytest.raises(errors.MalformedBatch):
+        mark_of(batch.decode(bytes(packed)).extensions)

@@ -45,7 +45,7 @@ import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from crc32c import crc32c
@@ -72,7 +72,14 @@ from varlog.batch.header import (
     parse,
     peek_header,
 )
-from varlog.batch.plain import SMALL_BYTES, encode_single, plain_header, verify_plain, verify_single
+from varlog.batch.plain import (
+    SMALL_BYTES,
+    encode_single,
+    plain_extensions,
+    plain_header,
+    verify_plain,
+    verify_single,
+)
 from varlog.errors import (
     BatchTooLarge,
     ChecksumMismatch,
@@ -106,7 +113,6 @@ __all__ = [
 
 _SINGLE_FROM: Final = HEADER_BYTES + PAIR.size
 """Where the only entry of a plain batch begins."""
-_NO_EXTENSIONS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
 class RecordBatch:
@@ -236,7 +242,7 @@ def decode(buf: Buffer, *, verified: bool = False) -> RecordBatch:
         return RecordBatch(*_open_trusted(view))
     header = verify_plain(view)
     if header is not None:
-        return RecordBatch(header, _NO_EXTENSIONS, view[HEADER_BYTES:])
+        return RecordBatch(header, plain_extensions(header, view), view[header[5] :])
     return RecordBatch(*_open_verified(view))
 
 
@@ -271,7 +277,7 @@ def _open_verified(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], 
 def _open_trusted(view: memoryview) -> tuple[BatchHeader, Mapping[int, bytes], memoryview]:
     plain = plain_header(view)
     if plain is not None:
-        return plain, _NO_EXTENSIONS, view[HEADER_BYTES:]
+        return plain, plain_extensions(plain, view), view[plain[5] :]
     header = peek_header(view)
     _check_length(header, view)
     return header, decode_extensions(view[HEADER_BYTES : header.header_bytes]), _body_of(header, view)

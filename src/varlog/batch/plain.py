@@ -1,13 +1,15 @@
 """The plain batch's short way in and out.
 
-A plain batch has no compression, no extensions, no flags and few entries, which is the usual kind. What is here takes
-one only if all is well with it: whoever is told None goes the long way, which says what is wrong or takes what is here
-is too simple for.
+A plain batch has no compression, no extensions, no flags and few entries, which is the usual kind; one of a transaction
+that is plain but for its mark goes the same way. What is here takes one only if all is well with it: whoever is told
+None goes the long way, which says what is wrong or takes what is here is too simple for.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from crc32c import crc32c
@@ -21,10 +23,12 @@ from varlog.batch.header import (
     PAIR,
     PROLOGUE,
     VERSION,
+    BatchFlag,
     BatchHeader,
     Buffer,
     padded,
 )
+from varlog.batch.transactions import MARK_BYTES, MARK_TAG
 
 # Version, codec and flags are read as one number; header_bytes and what is reserved as another.
 _PLAIN: Final = struct.Struct("<IIIIIIQQqII")
@@ -34,10 +38,16 @@ _SINGLE: Final = struct.Struct("<IIIIIIQQqIIii")
 SMALL_BYTES: Final = 4096
 """Up to this a copy costs less than a view."""
 _PLAIN_FORMAT: Final = VERSION
+_MARKED_FORMAT: Final = VERSION | BatchFlag.TRANSACTION << 16
+_EXTENSION: Final = struct.Struct("<HH32s4s")
+_MARK: Final = (MARK_TAG, MARK_BYTES)
+MARKED_BYTES: Final = HEADER_BYTES + _EXTENSION.size
+"""The header of a batch that has a mark and no other extension."""
 _PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
 """No entry of a plain batch can be too large."""
 _FEW: Final = 256
 """So many offsets are looked at faster as Python's numbers than as an array."""
+_NO_EXTENSIONS: Final[Mapping[int, bytes]] = MappingProxyType({})
 _new_tuple = tuple.__new__
 
 
@@ -93,21 +103,38 @@ def plain_header(view: memoryview) -> BatchHeader | None:
         return None
     (magic, _, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
      reserved) = _PLAIN.unpack_from(view)  # fmt: skip
+    flags = 0
+    if plain_format != _PLAIN_FORMAT or header_bytes != HEADER_BYTES:
+        if plain_format != _MARKED_FORMAT or header_bytes != MARKED_BYTES or not _is_marked(view):
+            return None
+        flags = BatchFlag.TRANSACTION.value
     if (
         magic != MAGIC
-        or plain_format != _PLAIN_FORMAT
-        or header_bytes != HEADER_BYTES
         or reserved
         or not 0 < count <= _FEW
         or length_field != length
         or length > _PLAIN_BYTES
-        or HEADER_BYTES + body_bytes != length
+        or header_bytes + body_bytes != length
         or body_bytes < 4 * count + 4
         or body_bytes % 8
     ):
         return None
-    header = (length, VERSION, 0, 0, count, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
+    header = (length, VERSION, 0, flags, count, header_bytes, writer_id, sequence, timestamp, body_bytes)
     return _new_tuple(BatchHeader, header)
+
+
+def _is_marked(view: memoryview) -> bool:
+    if len(view) < MARKED_BYTES:
+        return False
+    tag, size, _, padding = _EXTENSION.unpack_from(view, HEADER_BYTES)
+    return (tag, size) == _MARK and padding == PADDING[4]
+
+
+def plain_extensions(header: BatchHeader, view: memoryview) -> Mapping[int, bytes]:
+    """The extensions of a batch that went the short way."""
+    if header[5] == HEADER_BYTES:
+        return _NO_EXTENSIONS
+    return {MARK_TAG: _EXTENSION.unpack_from(view, HEADER_BYTES)[2]}
 
 
 def verify_plain(view: memoryview) -> BatchHeader | None:
@@ -115,14 +142,14 @@ def verify_plain(view: memoryview) -> BatchHeader | None:
     header = plain_header(view)
     if header is None or crc32c(view[CHECKED_FROM:]) != PROLOGUE.unpack_from(view)[1]:
         return None
-    count = header[4]
+    count, body_from = header[4], header[5]
     if count == 1:
-        begin, end = PAIR.unpack_from(view, HEADER_BYTES)
-        data_from = HEADER_BYTES + 8
+        begin, end = PAIR.unpack_from(view, body_from)
+        data_from = body_from + 8
     else:
-        offsets = struct.unpack_from(f"<{count + 1}i", view, HEADER_BYTES)
+        offsets = struct.unpack_from(f"<{count + 1}i", view, body_from)
         begin, end = offsets[0], offsets[-1]
-        data_from = HEADER_BYTES + padded(4 * count + 4)
+        data_from = body_from + padded(4 * count + 4)
         if sorted(offsets) != [*offsets] or (not count % 2 and view[data_from - 4 : data_from] != PADDING[4]):
             return None
     data_end = data_from + end

@@ -47,6 +47,7 @@ from varlog.types import GLSN, TransactionID
 MARK_TAG: Final = 1
 """Of the extension."""
 _MARK: Final = struct.Struct("<QQQII")
+MARK_BYTES: Final = _MARK.size
 _VERDICT: Final = struct.Struct("<B7xQQQII")
 _PART: Final = struct.Struct("<QQ")
 
