@@ -159,14 +159,14 @@ def _expired_ones_are_not_listed(patch: pytest.MonkeyPatch) -> None:
 
 MUTATIONS = [
     Mutation("commit_decided_by_receipt", "no_lost_commit", _commit_decided_by_receipt, 38),
-    Mutation("expiry_by_clock", "atomic_visibility", _expiry_by_clock, 38),
+    Mutation("expiry_by_clock", "atomic_visibility", _expiry_by_clock, 28),
     Mutation("abort_forgotten_at_restart", "no_dirty_read", _abort_forgotten_at_restart, 36),
     Mutation("older_attempt_not_fenced", "fencing", _older_attempt_not_fenced, 38),
-    Mutation("commit_without_a_look_before", "no_dirty_read", _commit_without_a_look_before, 2),
-    Mutation("last_verdict_counts", "no_dirty_read", _last_verdict_counts, 38),
+    Mutation("commit_without_a_look_before", "no_dirty_read", _commit_without_a_look_before, 19),
+    Mutation("last_verdict_counts", "no_dirty_read", _last_verdict_counts, 28),
     Mutation("any_part_is_shown", "atomic_visibility", _any_part_is_shown, 38),
     Mutation("nothing_is_held", "no_dirty_read", _nothing_is_held, 38),
     Mutation("verdicts_before_the_reader", "no_dirty_read", _verdicts_before_the_reader_are_not_looked_for, 28),
-    Mutation("expired_ones_are_not_listed", "stable", _expired_ones_are_not_listed, 38),
+    Mutation("expired_ones_are_not_listed", "stable", _expired_ones_are_not_listed, 28),
     Mutation("number_is_forgotten", "fencing", _number_is_forgotten, 38),
 ]
