@@ -35,10 +35,13 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## watch a cluster be killed and come back, and Spark archive and read its log; about a minute
 	@$(RUN) -m varlog demo
 
+# Under a name of its own, or `make -n test` would run what it is to show.
+BESIDE := $(MAKE) --no-print-directory
+
 .PHONY: test
 test: lint typecheck ## lint, check types, run every test, and 460 simulated clusters
 	@echo "The simulator runs beside the tests, when they wait; what it says is shown when they are done."
-	@log=$$(mktemp); $(MAKE) --no-print-directory simulate >"$$log" 2>&1 & simulator=$$!; \
+	@log=$$(mktemp); $(BESIDE) simulate >"$$log" 2>&1 & simulator=$$!; \
 	trap 'kill $$simulator 2>/dev/null' INT TERM; \
 	$(RUN) -m pytest -n $(JOBS) --dist loadgroup; tests=$$?; \
 	wait $$simulator; simulated=$$?; cat "$$log"; rm -f "$$log"; \
