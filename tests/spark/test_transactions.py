@@ -10,12 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.spark.topics import Topic
 from tests.spark.transacting import Story
+from varlog import errors
 from varlog.spark import planning
 from varlog.spark.connections import connections
 from varlog.spark.options import Connection, parse
+from varlog.spark.streaming import StreamReader
 from varlog.spark.task import read_range
 
 COLUMNS = ("glsn", "payload")
@@ -51,6 +54,22 @@ def test_P1_tasks_read_what_is_committed_whatever_their_ranges(topic: Topic, wid
     assert {glsn: data for part in committed for glsn, data in part.items()} == story.visible
     assert read(topic.connection, 1, end, uncommitted=True) == story.everything
     assert len(story.visible) < len(story.everything) < end - 1, "some are hidden, and verdicts have positions"
+
+
+def test_a_micro_batch_never_ends_beyond_what_is_decided(topic: Topic) -> None:
+    """Also of a query that has read further: with another isolation level, or before a slow client began."""
+    reader = StreamReader(parse(topic.options(), streaming=True))
+    with topic.log() as log:
+        log.append_batch([b"one", b"two"])
+        transaction = log.begin("open")
+        transaction.append(b"three")
+        log.append(b"four")
+        for start, end in ((1, 3), (3, 3), (4, 4), (5, 5)):
+            assert reader.latestOffset({"glsn": start}, ReadAllAvailable()) == {"glsn": end}
+        with pytest.raises(errors.ConsistencyViolation, match="has read up to 5"):
+            reader.latestOffset({"glsn": 6}, ReadAllAvailable())
+        transaction.commit()
+        assert reader.latestOffset({"glsn": 4}, ReadAllAvailable()) == {"glsn": 6}
 
 
 def test_P1_a_query_ends_before_the_first_transaction_that_is_not_decided(

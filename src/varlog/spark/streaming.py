@@ -78,15 +78,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _end_of_batch(self, log: varlog.Log, begin: int, limit: ReadLimit) -> int:
         end = await planning.latest_of(log, self._options)
-        if begin > end:
-            end = await log.tail() + 1
-        if begin > end:
+        if begin > end and begin > (tail := await log.tail()) + 1:
             raise errors.ConsistencyViolation(
-                f"the query has read up to {begin - 1}, and topic {log.name!r} ends at {end - 1}: it is another log "
+                f"the query has read up to {begin - 1}, and topic {log.name!r} ends at {tail}: it is another log "
                 "than the one that the checkpoint is of; begin with a new checkpoint"
             )
-        if self._target is not None:
-            end = max(begin, min(end, self._target))
+        # What was read before is decided, though a transaction may be open that was begun at an earlier position.
+        end = max(begin, end if self._target is None else min(end, self._target))
         if isinstance(limit, ReadAllAvailable) or begin == end:
             return end
         if isinstance(limit, ReadMaxRows):
