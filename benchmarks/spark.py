@@ -17,7 +17,7 @@ from typing import Final, NoReturn
 import uvloop
 
 import varlog
-from benchmarks import spark_data, spark_rows, spark_sink
+from benchmarks import spark_data, spark_rows, spark_sink, transactions_rows
 from benchmarks.cluster import TIMEOUT, Progress, alone
 from benchmarks.cluster_load import Load
 from benchmarks.harness import Row, report, scratch
@@ -59,6 +59,9 @@ def filled(path: Path, tell: Progress) -> Iterator[LocalCluster]:
 def run(directory: Path, tell: Progress) -> list[Row]:
     """Every row."""
     with filled(directory / "cluster", tell) as cluster:
+        tell("transactions")
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            transactions = runner.run(transactions_rows.measured(cluster))
         tell("starting Spark")
         conf = {"spark.driver.memory": "4g", "spark.local.dir": str(directory / "spark")}
         spark = session("varlog benchmark", log_file=directory / "spark.log", **conf)
@@ -76,6 +79,7 @@ def run(directory: Path, tell: Progress) -> list[Row]:
             rows.append(spark_sink.sink_row(place, SMALL))
             tell("drivers that are killed")
             rows.append(spark_sink.kill_row(place, tell))
+            rows += transactions
             tell("done")
         finally:
             spark.stop()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import varlog
-from benchmarks import spark_data, spark_rows
+from benchmarks import spark_data, spark_rows, transactions_rows
 from benchmarks.cluster_load import Load
 from benchmarks.spark_rows import Place, Topic
 from varlog.client.log import Log
@@ -68,6 +68,8 @@ def test_rows_are_measured_from_a_cluster_of_processes(
     monkeypatch.setattr(spark_rows, "ROUNDS", 1)
     monkeypatch.setattr(spark_rows, "WARM_UP", 1)
     monkeypatch.setattr(spark_rows, "PER_TRIGGER", 2_000)
+    for name, value in {"ROUNDS": 1, "SECONDS": 0.3, "WARM_UP": 0.1, "WRITERS": 4, "SMALL": 3}.items():
+        monkeypatch.setattr(transactions_rows, name, value)
     topic = Topic("log", 5_000, 100)
 
     async def measured() -> None:
@@ -78,8 +80,9 @@ def test_rows_are_measured_from_a_cluster_of_processes(
             assert spark_rows.digest(place.parquet(topic))[0] == topic.rows
             rows = [*spark_rows.small_rows(place, topic), spark_rows.large_row(place, topic)]
             rows += [spark_rows.memory_row(place, topic), spark_rows.archive_row(place, topic)]
-            names = [row.name for row in rows]
-            assert names == ["source-100", "catch-up-100", "source-1k", "worker-rss", "archive-100"]
+            rows += await transactions_rows.measured(cluster)
+            names = ["source-100", "catch-up-100", "source-1k", "worker-rss", "archive-100"]
+            assert [row.name for row in rows] == [*names, "txn-overhead", "txn-latency"]
             assert all(row.value > 0 and row.target for row in rows)
 
     asyncio.run(measured())
