@@ -20,7 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from tests.pipeline.killing import ROOT, SECONDS, wait_for_end
+from tests.pipeline.killing import ROOT, wait_for_end
 from tests.spark.topics import Topic
 from varlog.pipeline.materialize import Step, Steps, Wanted, materialize
 from varlog.spark import session
@@ -29,6 +29,8 @@ from varlog.spark.options import Connection
 COUNT = 1200
 PER_BATCH = 400
 KEYS = 50
+SECONDS = 200.0
+"""For a driver with a Spark of its own, on a busy machine."""
 
 
 def wanted(uri: str | Path, **options: object) -> Wanted:

@@ -23,7 +23,7 @@ from varlog.spark.connections import pin
 
 SETTING = "spark.sql.streaming.stateStore.providerClass"
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(300)  # one of them starts a Spark of its own
 
 
 def test_P1_the_table_has_the_latest_value_of_every_key(
