@@ -106,6 +106,7 @@ soak: $(STAMP) ## put real clusters through faults, and the wire through garbage
 	$(RUN) -m tests.cluster.meta_soak --rounds $(ROUNDS) --seed $(SEED)
 	$(RUN) -m tests.metarepo.etcd_soak --seconds 60 --seed $(SEED)
 	$(RUN) -m tests.pipeline.soak
+	$(RUN) -m tests.spark.sink_soak
 	$(RUN) -m benchmarks.spark_kills --kills 100 --seed $(SEED)
 	$(RUN) -m tests.wire.fuzz --seconds 120 --seed $(SEED)
 

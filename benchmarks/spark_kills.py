@@ -45,6 +45,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 PER_BATCH: Final = 100
 BATCHES_PER_KILL: Final = 60
 """More than a driver gets through before it is killed."""
+CONF: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10", "spark.buffer.size": "256"}
+"""They have rows written while their task goes on, and not only at its end."""
 FAILING: Final = 0.05
 """So many tasks fail at their first attempt."""
 SECONDS: Final = 150.0
@@ -178,8 +180,7 @@ class LogToLog:
 
 def drive(seed: int, pids: Path, query: LogToLog) -> None:
     """The driver: it runs until it is killed."""
-    conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10", "spark.sql.shuffle.partitions": "2"}
-    spark = session("killed", master="local[2,4]", log_file=pids.with_suffix(".spark.log"), **conf)
+    spark = session("killed", master="local[2,4]", log_file=pids.with_suffix(".spark.log"), **CONF)
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     pids.write_text(str(gateway.proc.pid))

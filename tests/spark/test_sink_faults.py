@@ -20,13 +20,15 @@ from varlog import errors
 from varlog.processes import LocalCluster
 from varlog.spark import sinking
 from varlog.spark.connections import connections
-from varlog.spark.sink_options import SinkOptions, parse_sink
+from varlog.spark.sink import Message, StreamWriter
+from varlog.spark.sink_options import Chosen, How, SinkOptions, parse_sink
 from varlog.spark.sinking import Attempt, Share
 
 SECONDS = 60.0
 LOOK_SECONDS = 0.01
-FIRST = Attempt("spark/a query", "its first run", 7)
-SECOND = Attempt("spark/a query", "its second run", 7)
+MARK = StreamWriter(parse_sink({"checkpointLocation": "theirs"}, streaming=True), Chosen((), (), How.BYTES))._mark
+FIRST = Attempt("spark/a query", "its first run" + MARK, 7)
+SECOND = Attempt("spark/a query", "its second run" + MARK, 7)
 
 
 @pytest.fixture
@@ -88,11 +90,13 @@ def test_P1_of_two_drivers_with_one_checkpoint_the_later_one_writes(topic: Topic
     second = write(topic, SECOND, [b"of the second"])
     with pytest.raises(errors.TransactionAborted, match="a later attempt of 'spark/a query'"):
         commit(topic, first)
-    with pytest.raises(errors.TransactionAborted):
-        write(topic, FIRST, [b"of a task of the first that comes late"])
-    sinking.abort(options(topic), [first])
+    late = write(topic, FIRST, [b"of a task of the first that comes late"])
+    with pytest.raises(errors.TransactionAborted, match="a later attempt of 'spark/a query'"):
+        commit(topic, late)
+    driver = StreamWriter(options(topic)._replace(checkpoint="theirs"), Chosen((0,), ("payload",), How.BYTES))
+    driver.abort([Message(late), None], 7)
     commit(topic, second)
-    assert seen(topic) == [b"of the second"]
+    assert seen(topic) == [b"of the second"], "the other driver leaves it alone, although it has the same checkpoint"
 
 
 def test_P1_where_a_sequencer_makes_the_order_it_is_the_same(sequenced: Topic) -> None:
@@ -132,8 +136,9 @@ def test_a_transaction_that_takes_too_long_holds_readers_no_longer_than_it_may(t
                 assert entry.data == b"behind it"
         yield pa.array([b"too late"])
 
+    slow = sinking.write(options(topic, transactionTimeout=1), FIRST, rows())
     with pytest.raises(errors.TransactionAborted, match="expired: it may take 1 s"):
-        sinking.write(options(topic, transactionTimeout=1), FIRST, rows())
+        commit(topic, slow)
     assert seen(topic) == [b"behind it"]
 
 

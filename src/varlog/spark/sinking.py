@@ -56,6 +56,8 @@ class Share(NamedTuple):
     part: Part | None = None
     is_done: bool = False
     """It was told that all this has been committed before."""
+    refused: str = ""
+    """Why the transaction is none any more. The task then does not fail, because to try it again could not help."""
 
 
 # A task
@@ -70,10 +72,12 @@ def write(options: SinkOptions, attempt: Attempt, batches: Iterator[pa.Array]) -
     with connections.log(options.connection) as log:
         try:
             transaction = connections.run(_begun(log, options, attempt))
+            return Share(attempt, transaction.id, _part(transaction, options, chain([first], batches)))
         except errors.AlreadyCommitted as error:
             _log.info("nothing is written again: %s", error)
             return Share(attempt, is_done=True)
-        return Share(attempt, transaction.id, _part(transaction, options, chain([first], batches)))
+        except errors.TransactionAborted as error:
+            return Share(attempt, refused=str(error))
 
 
 async def _begun(log: varlog.Log, options: SinkOptions, attempt: Attempt) -> Transaction:
@@ -119,6 +123,9 @@ def commit(options: SinkOptions, shares: Sequence[Share]) -> None:
         if written:  # by tasks that began before this was known
             abort(options, written)
         return
+    for share in shares:
+        if share.refused:
+            raise errors.TransactionAborted(share.refused)
     if not written:
         return
     attempt = written[0].attempt
@@ -144,16 +151,14 @@ async def _committed(log: varlog.Log, options: SinkOptions, attempt: Attempt, wr
 def abort(
     options: SinkOptions, shares: Iterable[Share], is_ours: Callable[[OpenTransaction], bool] = lambda _: False
 ) -> None:
-    """End what is open of a write, so that readers need not wait until it expires. `is_ours` tells for transactions
-    that no task could tell of. If this fails nothing is lost but time, so it only warns."""
-    known = {share.txid for share in shares if share.txid}
+    """End what is open of a write, so that readers need not wait until it expires. `is_ours` is asked if no task could
+    tell which transaction that is. If this fails nothing is lost but time, so it only warns."""
+    known = {(share.attempt.name, share.attempt.token) for share in shares if share.attempt is not None}
 
     async def end(log: varlog.Log) -> None:
         for transaction in await log.transactions():
-            if transaction.txid in known or is_ours(transaction):
-                await log.end_transaction(
-                    transaction.txid, "what Spark was to write under it failed, or had been written before"
-                )
+            if (transaction.name, transaction.token) in known if known else is_ours(transaction):
+                await log.end_transaction(transaction.txid, "Spark could not write all of it, or has done so before")
 
     try:
         connections.ask(options.connection, end)
