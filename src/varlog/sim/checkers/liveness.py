@@ -33,7 +33,8 @@ def check(evidence: Evidence) -> list[str]:
     asked = [op for op in after if op.kind is not Kind.SUBSCRIBE and op.invoked < phase.ended - phase.grace]
     violations.extend(f"{op} was never answered" for op in asked if op.outcome is Outcome.PENDING)
     late = [op for op in after if op.invoked >= phase.settled and op.error == DeadlineExceeded.__name__]
-    violations.extend(f"{op} took until its deadline" for op in late if op.kind is not Kind.APPEND)
+    is_append = (Kind.APPEND, Kind.VERDICT)
+    violations.extend(f"{op} took until its deadline" for op in late if op.kind not in is_append)
     violations.extend(phase.unsettled)
     for subscription in evidence.history.of(Kind.SUBSCRIBE):
         last = evidence.reached[subscription.id] - 1

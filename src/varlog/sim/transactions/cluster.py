@@ -71,8 +71,8 @@ class TransactionalCluster(Cluster):
         return made
 
     def evidence(self, liveness: LivenessPhase | None) -> Evidence:
-        if liveness is not None and liveness.writers:
-            liveness = replace(liveness, must_commit=True)
+        if liveness is not None:  # where nothing can be appended, what is not decided stays so, and readers wait for it
+            liveness = replace(liveness, must_commit=True) if liveness.writers else None
         evidence = super().evidence(liveness)
         decided = {
             spoken for glsn, frame in self.committed() for spoken in spoken_in(batch.decode(frame.content), glsn)
