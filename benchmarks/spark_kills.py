@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 PER_BATCH: Final = 100
-BATCHES_PER_KILL: Final = 60
+BATCHES_PER_KILL: Final = 20
 """More than a driver gets through before it is killed."""
 CONF: Final = {"spark.sql.execution.arrow.maxRecordsPerBatch": "10", "spark.buffer.size": "256"}
 """They have rows written while their task goes on, and not only at its end."""
 FAILING: Final = 0.05
 """So many tasks fail at their first attempt."""
 SECONDS: Final = 150.0
-LOOK_SECONDS: Final = 0.01
+LOOK_SECONDS: Final = 0.1
 MOST_SECONDS: Final = 2.0
 """After the first micro-batch of a driver, if its end is left to chance."""
 
@@ -146,15 +146,14 @@ class LogToLog:
     async def _until(self, moment: Moment, driver: subprocess.Popen[bytes], chance: random.Random) -> None:
         """Wait for the moment."""
         async with varlog.connect(self.cluster, topic=self.target, timeout=SECONDS) as log:
-            tail = await log.tail()
-            while await log.tail() == tail:  # nothing has been written by this driver
+            entries = log.subscribe(await log.tail() + 1, uncommitted=moment is not Moment.COMMITTED)
+            first = asyncio.ensure_future(anext(entries))
+            while not first.done():
                 assert driver.poll() is None, "the driver ended by itself"
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.wait([first], timeout=LOOK_SECONDS)
+            await first
             if moment is Moment.ANY:
                 await asyncio.sleep(chance.uniform(0, MOST_SECONDS))
-                return
-            entries = log.subscribe(await log.tail() + 1, uncommitted=moment is Moment.WRITING)
-            await anext(entries)
 
     def is_unnoted(self) -> bool:
         """Whether a micro-batch is there of which Spark does not know that it has been done."""
