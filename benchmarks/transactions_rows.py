@@ -22,11 +22,11 @@ from varlog.processes import LocalCluster
 TOPIC: Final = "transactions"
 ENTRIES: Final = 1000
 """Of one transaction."""
-BATCH: Final = 100
+BATCH: Final = 10
 ENTRY_BYTES: Final = 100
 WRITERS: Final = 96
 """At once, each with one transaction after another: so many that the batches below are in flight all the time."""
-IN_FLIGHT: Final = 240
+IN_FLIGHT: Final = 256
 """Batches, with transactions and without."""
 ROUNDS: Final = 5
 SECONDS: Final = 2.0

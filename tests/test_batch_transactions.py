@@ -138,3 +138,14 @@ def test_a_mark_of_another_form_goes_the_long_way(at: int) -> None:
     packed[4:8] = crc32c(bytes(packed[8:])).to_bytes(4, "little")
     with pytest.raises(errors.MalformedBatch):
         mark_of(batch.decode(bytes(packed)).extensions)
+
+
+@given(MARKS, st.binary(max_size=40), st.integers(0, 2**64 - 1))
+def test_one_entry_with_a_mark_is_the_same_bytes_however_it_is_made(mark: Mark, entry: bytes, writer: int) -> None:
+    extension = batch.encode_extensions({MARK_TAG: encode_mark(mark)}, batch.HEADER_BYTES)
+    slowly = batch.encode(
+        [entry], writer_id=writer, sequence=3, timestamp=4, flags=BatchFlag.TRANSACTION, extensions=extension
+    )
+    assert batch.encode_marked_single(entry, writer, 3, 4, extension) == slowly
+    assert batch.encode_marked_single(entry, -1, 3, 4, extension) is None
+    assert batch.encode_marked_single(entry, writer, 3, 4, b"") is None

@@ -74,6 +74,7 @@ from varlog.batch.header import (
 )
 from varlog.batch.plain import (
     SMALL_BYTES,
+    encode_marked_single,
     encode_single,
     plain_extensions,
     plain_header,
@@ -105,6 +106,8 @@ __all__ = [
     "RecordBatch",
     "decode",
     "encode",
+    "encode_extensions",
+    "encode_marked_single",
     "encode_single",
     "entry_of",
     "peek_header",
@@ -182,12 +185,13 @@ def encode(
     timestamp: int = 0,
     codec: int = Codec.NONE,
     flags: int = 0,
-    extensions: Mapping[int, bytes] | None = None,
+    extensions: Mapping[int, bytes] | bytes | None = None,
 ) -> bytes:
     """Pack entries into a record batch.
 
     `entries` are bytes-like objects, or a `pyarrow` array of type binary or large_binary without nulls. A body that
-    zstd does not make smaller is left as it is.
+    zstd does not make smaller is left as it is. Extensions that many batches have may be given as `encode_extensions`
+    made them.
     """
     if type(entries) is list and len(entries) == 1 and not (codec or flags or extensions):
         single = encode_single(entries[0], writer_id, sequence, timestamp)
@@ -195,7 +199,9 @@ def encode(
             return single
     if codec not in KNOWN_CODECS:
         raise UnknownCodec(f"codec {codec} is none of {', '.join(f'{c.value} ({c.name})' for c in Codec)}")
-    extension_bytes = encode_extensions(extensions, HEADER_BYTES) if extensions else b""
+    extension_bytes = extensions or b""
+    if not isinstance(extension_bytes, bytes):
+        extension_bytes = encode_extensions(extension_bytes, HEADER_BYTES)
     header_bytes = HEADER_BYTES + len(extension_bytes)
     offsets, data = _arrow().parts_of(entries) if _is_arrow(entries) else _sequence_parts(entries)
     count = len(offsets) // 4 - 1

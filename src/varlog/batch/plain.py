@@ -1,8 +1,8 @@
 """The plain batch's short way in and out.
 
 A plain batch has no compression, no extensions, no flags and few entries, which is the usual kind; one of a transaction
-that is plain but for its mark goes the same way. What is here takes one only if all is well with it: whoever is told
-None goes the long way, which says what is wrong or takes what is here is too simple for.
+that is plain but for its mark goes the same way, and so does a verdict. What is here takes one only if all is well with
+it: whoever is told None goes the long way, which says what is wrong or takes what is here is too simple for.
 """
 
 from __future__ import annotations
@@ -32,17 +32,26 @@ from varlog.batch.transactions import MARK_BYTES, MARK_TAG
 
 # Version, codec and flags are read as one number; header_bytes and what is reserved as another.
 _PLAIN: Final = struct.Struct("<IIIIIIQQqII")
+_CHECKED: Final = struct.Struct("<IIIIQQqII")
 _SINGLE_CHECKED: Final = struct.Struct("<IIIIQQqIIii")
 _SINGLE: Final = struct.Struct("<IIIIIIQQqIIii")
 """A plain header and the two offsets of one entry."""
 SMALL_BYTES: Final = 4096
 """Up to this a copy costs less than a view."""
 _PLAIN_FORMAT: Final = VERSION
-_MARKED_FORMAT: Final = VERSION | BatchFlag.TRANSACTION << 16
 _EXTENSION: Final = struct.Struct("<HH32s4s")
 _MARK: Final = (MARK_TAG, MARK_BYTES)
 MARKED_BYTES: Final = HEADER_BYTES + _EXTENSION.size
 """The header of a batch that has a mark and no other extension."""
+_MARKED_FORMAT: Final = VERSION | BatchFlag.TRANSACTION << 16
+_FORMATS: Final = {
+    VERSION | flags << 16: (flags, header_bytes)
+    for flags, header_bytes in (
+        (0, HEADER_BYTES),
+        (int(BatchFlag.CONTROL), HEADER_BYTES),
+        (int(BatchFlag.TRANSACTION), MARKED_BYTES),
+    )
+}
 _PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
 """No entry of a plain batch can be too large."""
 _FEW: Final = 256
@@ -65,6 +74,24 @@ def encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int) 
     except struct.error:
         return None
     checked = b"".join((head, entry, PADDING[size % 8]))
+    return PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
+
+
+def encode_marked_single(
+    entry: Buffer, writer_id: int, sequence: int, timestamp: int, extension: bytes
+) -> bytes | None:
+    """The same of a transaction; `extension` is its mark, as `encode_extensions` made it."""
+    if type(entry) is not bytes or len(entry) > limits.MAX_ENTRY_BYTES or len(extension) != _EXTENSION.size:
+        return None
+    size = len(entry)
+    body_bytes = 8 + size + -size % 8
+    try:
+        head = _CHECKED.pack(
+            MARKED_BYTES + body_bytes, _MARKED_FORMAT, 1, MARKED_BYTES, writer_id, sequence, timestamp, body_bytes, 0
+        )
+    except struct.error:
+        return None
+    checked = b"".join((head, extension, PAIR.pack(0, size), entry, PADDING[size % 8]))
     return PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
 
 
@@ -103,13 +130,11 @@ def plain_header(view: memoryview) -> BatchHeader | None:
         return None
     (magic, _, length_field, plain_format, count, header_bytes, writer_id, sequence, timestamp, body_bytes,
      reserved) = _PLAIN.unpack_from(view)  # fmt: skip
-    flags = 0
-    if plain_format != _PLAIN_FORMAT or header_bytes != HEADER_BYTES:
-        if plain_format != _MARKED_FORMAT or header_bytes != MARKED_BYTES or not _is_marked(view):
-            return None
-        flags = BatchFlag.TRANSACTION.value
+    flags, expected = _FORMATS.get(plain_format, (0, 0))
     if (
         magic != MAGIC
+        or header_bytes != expected
+        or (header_bytes != HEADER_BYTES and not _is_marked(view))
         or reserved
         or not 0 < count <= _FEW
         or length_field != length

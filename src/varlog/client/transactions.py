@@ -35,7 +35,14 @@ from varlog.client.writing import Appender, checked, prepared
 from varlog.core import transacting
 from varlog.core.content import Fill, Tagged
 from varlog.core.fates import Fate
-from varlog.core.messages import BeginTransaction, Begun, ForgetTransactions, GetTransactions, OpenTransaction
+from varlog.core.messages import (
+    BeginTransaction,
+    Begun,
+    EndTransaction,
+    ForgetTransactions,
+    GetTransactions,
+    OpenTransaction,
+)
 from varlog.core.messages import Transactions as Register
 from varlog.core.transacting import Ask, Effect, Look, Part, Peek, Procedure, Pronounce
 from varlog.types import GLSN, Ordering, TransactionID
@@ -193,7 +200,13 @@ class Transactions:
         task.add_done_callback(self._tasks.discard)
 
     def tell_later(self, one: OpenTransaction, fate: Fate) -> None:
-        self.later(lambda: self.run(transacting.tell(self._tpid, one.txid, fate), self._afterwards()))
+        """Tell the register, and do not wait for the answer; only if nobody leads, try for a while."""
+        asking = self._session.asking
+        is_committed = transacting.is_commit(fate)
+        if not asking.tell_repository(
+            EndTransaction(asking.new_request(), self._tpid, one.txid, is_committed, fate.glsn)
+        ):
+            self.later(lambda: self.run(transacting.tell(self._tpid, one.txid, fate), self._afterwards()))
 
     def settle_later(self, one: OpenTransaction) -> None:
         self.later(lambda: self.settle(one, "its owner gave it up", VerdictKind.ABORT, self._afterwards()))
@@ -209,6 +222,7 @@ class Transactions:
 
     async def close(self) -> None:
         """Wait a little for what is under way in the background, and give up the rest."""
+        await asyncio.sleep(0)  # what was told in this turn of the loop is on its way then
         if self._tasks and self._session.closed is None:
             await asyncio.wait(self._tasks, timeout=_CLOSING_SECONDS)
         for task in list(self._tasks):
@@ -259,7 +273,7 @@ class Transaction:
         self._expires_at = expires_at
         self._part = secrets.randbits(63) + 1
         mark = Mark(one.txid, one.after, self._part, one.expiry)
-        self._extensions = {MARK_TAG: encode_mark(mark)}
+        self._extensions = batch.encode_extensions({MARK_TAG: encode_mark(mark)}, batch.HEADER_BYTES)
         self._bytes = self._entries = self._last = 0
         self._under_way = 0
         self._idle: list[asyncio.Future[None]] = []
@@ -469,11 +483,14 @@ class Transaction:
     @asynccontextmanager
     async def _alone(self, deadline: float) -> AsyncIterator[None]:
         """One end at a time."""
-        try:
-            async with asyncio.timeout_at(deadline):
-                await self._ending.acquire()
-        except TimeoutError:
-            raise errors.DeadlineExceeded("another commit or abort of the transaction is under way") from None
+        if not self._ending.locked():
+            await self._ending.acquire()
+        else:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._ending.acquire()
+            except TimeoutError:
+                raise errors.DeadlineExceeded("another commit or abort of the transaction is under way") from None
         try:
             yield
         finally:

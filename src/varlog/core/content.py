@@ -6,11 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
+from typing import Final
 
 import msgspec
 
 from varlog import batch
 from varlog.types import Sequence, WriterID
+
+_MARKED: Final = int(batch.BatchFlag.TRANSACTION)
 
 
 class Fill(msgspec.Struct, frozen=True):
@@ -24,7 +27,7 @@ class Tagged(msgspec.Struct, frozen=True):
 
     entries: Seq[bytes]
     flags: int
-    extensions: Mapping[int, bytes] | None = None
+    extensions: Mapping[int, bytes] | bytes | None = None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -40,11 +43,16 @@ def packed(content: Content, writer_id: WriterID, sequence: Sequence, timestamp:
         single = batch.encode_single(content[0], writer_id, sequence, timestamp)
         if single is not None:
             return single
-    flags, extensions = 0, None
+    flags = 0
+    extensions: Mapping[int, bytes] | bytes | None = None
     if isinstance(content, Fill):  # however many, compressed they are next to nothing
         content, codec, flags = [b""] * content.count, batch.Codec.ZSTD, int(batch.BatchFlag.JUNK)
     elif isinstance(content, Tagged):
         flags, extensions, content = content.flags, content.extensions, content.entries
+        if type(extensions) is bytes and flags == _MARKED and type(content) is list and len(content) == 1 and not codec:
+            single = batch.encode_marked_single(content[0], writer_id, sequence, timestamp, extensions)
+            if single is not None:
+                return single
     return batch.encode(
         content,
         writer_id=writer_id,
