@@ -142,10 +142,21 @@ def test_a_transaction_that_takes_too_long_holds_readers_no_longer_than_it_may(t
     assert seen(topic) == [b"behind it"]
 
 
+def test_P1_a_metadata_repository_restarted_during_a_commit_makes_no_difference(own_cluster: LocalCluster) -> None:
+    topic = Topic(own_cluster.path, "log")
+    share = write(topic, FIRST, [b"a"], [b"b"])
+    asyncio.run(own_cluster.vmrs[0].kill())
+    with ThreadPoolExecutor(1) as thread:
+        committing = thread.submit(commit, topic, share)
+        asyncio.run(own_cluster.vmrs[0].start())
+        committing.result(SECONDS)
+    assert seen(topic) == [b"a", b"b"]
+    assert write(topic, SECOND, [b"a"]).is_done
+
+
 def test_P1_a_query_is_exact_while_nodes_and_metadata_repository_die(
     spark: SparkSession, own_cluster: LocalCluster, tmp_path: Path
 ) -> None:
-    check_restart_during_commit(own_cluster)
     query = LogToLog(own_cluster.path, "in", "out", tmp_path / "query")
     asyncio.run(query.prepare(600))
     running = query.start(query.frame(spark, 100, 2, 0.0), availableNow=True)
@@ -155,19 +166,6 @@ def test_P1_a_query_is_exact_while_nodes_and_metadata_repository_die(
         asyncio.run(victim.start())
     assert running.awaitTermination(int(SECONDS)), running.lastProgress
     assert query.judge(600) == (0, 0, 0)
-
-
-def check_restart_during_commit(cluster: LocalCluster) -> None:
-    """A driver commits while there is no metadata repository, and until there is one again."""
-    topic = Topic(cluster.path, "log")
-    share = write(topic, FIRST, [b"a"], [b"b"])
-    asyncio.run(cluster.vmrs[0].kill())
-    with ThreadPoolExecutor(1) as thread:
-        committing = thread.submit(commit, topic, share)
-        asyncio.run(cluster.vmrs[0].start())
-        committing.result(SECONDS)
-    assert seen(topic) == [b"a", b"b"]
-    assert write(topic, SECOND, [b"a"]).is_done
 
 
 def until_it_goes_on(query: LogToLog) -> None:
