@@ -101,6 +101,8 @@ class Transactions:
         )
         try:
             one = await self.run(procedure, deadline, begun)
+        except errors.AlreadyCommitted:
+            raise  # it was ended before this was told
         except BaseException:
             if token is None and begun.transaction is not None:  # nobody else can have it
                 self.abort_later(begun.transaction, "its begin failed")
