@@ -131,6 +131,8 @@ def test_a_transaction_that_takes_too_long_holds_readers_no_longer_than_it_may(t
     def rows() -> Iterator[pa.Array]:
         yield pa.array([b"too early"])
         with topic.log() as log:
+            first = next(iter(log.subscribe(uncommitted=True)))
+            assert first.data == b"too early", "it is sent while this goes on"
             behind = log.append(b"behind it")
             for entry in log.subscribe(end=behind.glsn + 1):
                 assert entry.data == b"behind it"

@@ -58,11 +58,7 @@ class Log:
     """One topic of a cluster. Made by `connect`; close it, or use it as an async context manager."""
 
     def __init__(
-        self,
-        session: Session,
-        topic: TopicInfo,
-        timeout: float,
-        fill_after: float = limits.FILL_AFTER_SECONDS,
+        self, session: Session, topic: TopicInfo, timeout: float, fill_after: float = limits.FILL_AFTER_SECONDS
     ) -> None:
         self._session = session
         self._name = topic.name
@@ -480,8 +476,10 @@ class Log:
 
     async def close(self) -> None:
         """End what is under way with `Closed`, and all connections."""
-        await self._transactions.close()
-        await self._session.close()
+        try:
+            await self._transactions.close()
+        finally:
+            await self._session.close()
         if self._chained is not None:
             await self._chained.close()
 

@@ -79,6 +79,8 @@ class Transactions:
         self._session = log._session
         self._tpid = log._tpid
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._told = False
+        """The register was told something whose answer nobody waits for."""
 
     # Beginning
 
@@ -205,6 +207,7 @@ class Transactions:
         """Tell the register, and do not wait for the answer; only if nobody leads, try for a while."""
         asking = self._session.asking
         is_committed = transacting.is_commit(fate)
+        self._told = True
         if not asking.tell_repository(
             EndTransaction(asking.new_request(), self._tpid, one.txid, is_committed, fate.glsn)
         ):
@@ -224,7 +227,8 @@ class Transactions:
 
     async def close(self) -> None:
         """Wait a little for what is under way in the background, and give up the rest."""
-        await asyncio.sleep(0)  # what was told in this turn of the loop is on its way then
+        if self._told:
+            await asyncio.sleep(0)  # what is told in this turn of the loop is sent at its end
         if self._tasks and self._session.closed is None:
             await asyncio.wait(self._tasks, timeout=_CLOSING_SECONDS)
         for task in list(self._tasks):
