@@ -110,6 +110,32 @@ class ClientHost:
             self._asked = self.now
             self.send(METADATA_REPOSITORY, GetMetadata(self.request()))
 
+    def subscription(
+        self,
+        begin: int,
+        end: int | None,
+        deliver: Callable[[Chunk], None],
+        on_end: Callable[[errors.VarlogError | None], None],
+        *,
+        verdicts: bool = False,
+    ) -> Subscription:
+        """One more, of the production code, that reads from some replica of each log stream."""
+        return Subscription(
+            TOPIC,
+            GLSN(begin),
+            None if end is None else GLSN(end),
+            self.routing,
+            self.request,
+            self.send,
+            deliver,
+            on_end,
+            self.shared.observe,
+            affinity=self.rng.randrange(16),
+            read_timeout=READ_TIMEOUT,
+            ask_another=ASK_ANOTHER,
+            verdicts=verdicts,
+        )
+
     # The job, to be filled in
 
     wants_metadata: bool
@@ -215,20 +241,7 @@ class _Reading(ClientHost):
         deliver: Callable[[Chunk], None],
         on_end: Callable[[errors.VarlogError | None], None],
     ) -> None:
-        self._subscription = Subscription(
-            TOPIC,
-            GLSN(begin),
-            None if end is None else GLSN(end),
-            self.routing,
-            self.request,
-            self.send,
-            deliver,
-            on_end,
-            self.shared.observe,
-            affinity=self.rng.randrange(16),
-            read_timeout=READ_TIMEOUT,
-            ask_another=ASK_ANOTHER,
-        )
+        self._subscription = self.subscription(begin, end, deliver, on_end)
         if self.routing.version >= 0:
             self._subscription.on_metadata(self.now)
 

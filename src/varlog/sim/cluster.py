@@ -8,7 +8,7 @@ evidence. The same seed gives the same run, to the last event.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from operator import attrgetter
@@ -57,9 +57,10 @@ from varlog.sim.network import Network, NetworkFault
 from varlog.sim.nodes import StorageNodeHost
 from varlog.sim.operators import Operators
 from varlog.sim.process import Process
+from varlog.sim.processes import Processes
 from varlog.sim.runner import SeedReport, Violation
 from varlog.sim.shape import Shape
-from varlog.sim.store import SimStore, StoreFault, StoreFaults
+from varlog.sim.store import StoreFault
 from varlog.sim.world import World
 from varlog.storage.log import LogStreamStorage, StorageOptions
 from varlog.types import GLSN, LogStreamID, StorageNodeID, StreamStatus, Term
@@ -101,14 +102,13 @@ class ClusterNetwork(Network):
             super().send(source, address, message)
 
 
-class Cluster:
+class Cluster(Processes[StorageNodeHost, ClientHost]):
     """The processes of a run. Its methods are what can befall them."""
 
     def __init__(self, world: World, shape: Shape) -> None:
-        self.world = world
+        super().__init__(world, EPOCH_SECONDS, repositories=shape.repositories, bad_store=shape.bad_store)
         self.shape = shape
         self.network = ClusterNetwork(world)
-        self.branches: Counter[Enum] = Counter()
         self.network.told = self._told
         self.durability = Durability()
         self.frames = Frames()
@@ -116,8 +116,6 @@ class Cluster:
         if shape.first > 1:  # what comes before counts as trimmed
             self.history.ok(self.history.invoke("operator", Kind.TRIM, TOPIC, position=shape.first - 1))
         self.shared = Shared(self.network, self.history, self._observe)
-        self._rng = world.rng("cluster")
-        self.store = self._make_store()
         self.nodes = [self._make_node(StorageNodeID(number + 1)) for number in range(shape.nodes)]
         self.repositories = [self._make_repository(number + 1) for number in range(shape.repositories)]
         self.network.repositories = [host.process.name for host in self.repositories]
@@ -125,19 +123,13 @@ class Cluster:
         self._managers = [self.manager, *(self._make_second_manager() for _ in range(shape.managers - 1))]
         self.operators = Operators(world, self._managers, [host.snid for host in self.nodes])
         self.clients = self._make_clients()
-        self._disk_owners: list[StorageNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
-        self._hosts: dict[str, StorageNodeHost | MetadataHost | ManagerHost | ClientHost] = {}
-        for host in (*self._disk_owners, *self._managers, *self.clients):
-            self._hosts[host.process.name] = host
+        self._know((*self._disk_owners, *self._managers, *self.clients))
         self._operating_until = 0.0
         self._led = Term(0)
         """In which term somebody led when all had been in order for a while."""
         self._damaged = self.nodes[0].process.name if shape.lying_disk else ""
         """The node whose disk lies, rotted or was lost; all others keep theirs, so that no entry loses every copy.
         Where one node is gone at the end, and two copies are all there are, it is that one."""
-
-    def _observe(self, branch: Enum) -> None:
-        self.branches[branch] += 1
 
     def _told(self, cut: Range) -> None:
         """Of several that believe they lead, one that does not any more may not know the set of this epoch."""
@@ -146,11 +138,6 @@ class Cluster:
             if stream is not None and stream.epoch == cut[1]:
                 self.durability.told(cut, [node_address(snid) for snid in stream.replicas])
                 return
-
-    def _make_store(self) -> SimStore | None:
-        if self.shape.repositories == 1:
-            return None
-        return SimStore(self.world.at, lambda: self.world.now, self.world.rng("store"), StoreFaults())
 
     def _make_node(self, snid: StorageNodeID) -> StorageNodeHost:
         process = self.world.process(node_address(snid))
@@ -173,8 +160,7 @@ class Cluster:
         return MetadataHost(process, self.network, disk, self.store, self._observe)
 
     def _skewed(self, name: str) -> Process:
-        """A process whose wall clock somebody relies on, and that is wrong."""
-        process = self.world.process(name, skew=EPOCH_SECONDS + self._rng.uniform(-5.0, 5.0))
+        process = super()._skewed(name)
         self.world.count(ClockFault.SKEW, process)
         return process
 
@@ -262,16 +248,6 @@ class Cluster:
         """The one that believes it leads, or some."""
         return next((manager for manager in self._managers if manager.leads), self.manager)
 
-    def start_clients(self) -> None:
-        for client in self.clients:
-            client.start()
-        if self.store is not None and self.shape.bad_store:
-            self.store.odds = StoreFaults(refused=0.02, lost=0.02, unanswered=0.02, late=0.02)
-
-    @property
-    def leader(self) -> MetadataHost | None:
-        return next((host for host in self.repositories if host.leads), None)
-
     @property
     def is_running(self) -> bool:
         """Every log stream runs, on every replica."""
@@ -282,11 +258,6 @@ class Cluster:
         return len(streams) >= self.shape.streams and all(s.status.name == "RUNNING" for s in streams)
 
     # What the nemesis may do
-
-    @property
-    def servers(self) -> list[str]:
-        """The processes that have a disk."""
-        return [host.process.name for host in self._disk_owners]
 
     def victims(self, fault: Fault) -> Sequence[str]:
         """Whom a fault may strike."""
@@ -299,81 +270,22 @@ class Cluster:
                 spare = nodes if self.shape.replication_factor > 2 or not self.shape.lost_node else nodes[-1:]
                 many = self.shape.replication_factor > 1
                 return [name for name in spare if many and self._damaged in ("", name)]
-            case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
-                return nodes if self.store is not None else [*nodes, *repositories]
-            case Fault.STORE_OUTAGE | Fault.STORE_CUT | Fault.TAKEOVER:
-                return repositories if self.store is not None else []
-            case Fault.LEADER_KILL | Fault.LEADER_STOP | Fault.LEADER_PAUSE | Fault.LEADER_DEAF:
-                leads = self.leader if self.store is not None else None
-                return [] if leads is None else [leads.process.name]
             case _:
-                return list(self.world.processes)
-
-    def kill(self, name: str) -> None:
-        self._hosts[name].kill()
-
-    def stop(self, name: str) -> None:
-        host = self._hosts[name]
-        assert isinstance(host, MetadataHost), "nobody else ends in an orderly way"
-        host.stop()
-
-    def power_loss(self, name: str) -> None:
-        self.kill(name)
-        host = self._hosts[name]
-        if isinstance(host, StorageNodeHost | MetadataHost):
-            host.disk.power_loss(self.world.rng("power loss"))
-
-    def restart(self, name: str) -> None:
-        host = self._hosts[name]
-        if isinstance(host, MetadataHost) and host.is_stopping:
-            host.kill()
-        if not host.process.alive:
-            host.process.start()
-            host.start()
-
-    def disk(self, name: str) -> SimDisk:
-        host = self._hosts[name]
-        assert isinstance(host, StorageNodeHost | MetadataHost), "nobody else has a disk"
-        return host.disk
+                return super().victims(fault)
 
     def rot(self, name: str, rng: Random) -> bool:
-        struck = self.disk(name).rot(rng, suffix=".seg") is not None
+        struck = super().rot(name, rng)
         if struck:
             self._damaged = name
         return struck
 
     def lose_disk(self, name: str) -> None:
-        host = self._hosts[name]
-        assert isinstance(host, StorageNodeHost), "nobody else has a disk to lose"
-        host.lose_disk()
+        super().lose_disk(name)
         self._damaged = name
-
-    def take_over(self) -> bool:
-        standby = [host for host in self.repositories if host.process.alive and not host.leads]
-        for host in standby:
-            host.doubt_leader()
-        return bool(standby)
-
-    def cut_off(self, _name: str) -> Sequence[str]:
-        return [host.process.name for host in self.nodes]
-
-    def set_store_reachable(self, name: str, reachable: bool) -> None:
-        host = self._hosts[name]
-        assert isinstance(host, MetadataHost), "nobody else has to do with the store"
-        host.set_store_reachable(reachable)
-
-    def set_store_available(self, available: bool) -> None:
-        if self.store is not None:
-            self.store.available = available
 
     def heal(self) -> None:
         """Start whatever is down, and take back what operators wanted; from now on nothing fails."""
-        if self.store is not None:
-            self.store.odds = StoreFaults()
-        for owner in self._disk_owners:
-            owner.disk.heal()
-        for name in self._hosts:
-            self.restart(name)
+        super().heal()
         if self.shape.lost_node:
             self.kill(self.nodes[-1].process.name)
         self._tidy_up()
@@ -427,11 +339,15 @@ class Cluster:
         for executor in node.node.executors:
             if self._is_zombie(executor):
                 continue
-            storage = node.storages[executor.lsid] if node.process.alive else node.reopened(executor.lsid)
-            trim = executor.trim_glsn
-            batches, damaged = committed_batches(storage, trim, executor.global_hwm)
+            if node.process.alive:
+                storage = node.storages[executor.lsid]
+                trim, hwm, end = executor.trim_glsn, executor.global_hwm, executor.committed_end
+            else:  # a commit that it knew of and had not written is gone with its memory; the entries are there
+                storage = node.reopened(executor.lsid)
+                known = storage.recovered
+                trim, hwm, end = known.trim_glsn, known.global_hwm, known.committed_llsn_end
+            batches, damaged = committed_batches(storage, trim, hwm)
             damaged = (damaged or not executor.healthy) and (excused or self._is_outsider(node, executor.lsid))
-            end = executor.committed_end
             dumps.append(ReplicaDump(TOPIC, executor.lsid, node.process.name, batches, end, trim, damaged))
         return dumps
 
@@ -488,7 +404,7 @@ class Cluster:
 
     def coverage(self) -> Coverage:
         """What the run has exercised."""
-        coverage = Coverage(
+        return self._coverage(
             {
                 "faults": (Fault, ClockFault, NetworkFault, DiskFault, StoreFault),
                 "operators": (Operation,),
@@ -497,22 +413,6 @@ class Cluster:
                 "protocol rules": (Branch,),
             }
         )
-        coverage.add(self.world.faults)
-        coverage.add(self.branches)
-        for host in self._disk_owners:
-            coverage.add(host.disk.faults)
-        if self.store is not None:
-            coverage.add(self.store.faults)
-        return coverage
-
-    def stops(self) -> list[tuple[str, str]]:
-        """Processes that ended themselves because the rules were violated, or for any other reason and stayed so."""
-        return [
-            (host.process.name, str(host.stopped))
-            for host in self._disk_owners
-            if isinstance(host.stopped, errors.ConsistencyViolation)
-            or (host.stopped is not None and not host.process.alive)
-        ]
 
 
 def committed_batches(storage: LogStreamStorage, trim: GLSN, hwm: GLSN) -> tuple[list[CommittedBatch], bool]:
@@ -553,7 +453,7 @@ def run_seed(
     cluster.stop_clients()
     world.run(world.now + GRACE_SECONDS)
     violations = check_all(cluster.evidence(_liveness(cluster, healed)))
-    violations += [("invariant", f"{name} stopped: {why}") for name, why in cluster.stops()]
+    violations += cluster.stops()
     if cluster.shape.old_backup and cluster.store is None and not violations:
         violations += _restore(cluster, backup)
     return SeedReport(

@@ -16,8 +16,9 @@ from varlog.core.messages import Message, Report
 from varlog.core.metarepo import MetadataRepository, Role
 from varlog.metarepo.journal import Journal, JournalGroup, JournalOptions
 from varlog.sim.disk import SimDisk
+from varlog.sim.hosts import CID
 from varlog.sim.network import Network
-from varlog.sim.nodes import CID, SYNC_SECONDS
+from varlog.sim.nodes import SYNC_SECONDS
 from varlog.sim.process import Process
 from varlog.sim.store import SimStore, SimStoreClient
 

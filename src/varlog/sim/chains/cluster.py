@@ -7,9 +7,7 @@ clients go on for a while, and the checkers judge. The same seed gives the same 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from enum import Enum
 from random import Random
 from typing import Final
 
@@ -42,8 +40,9 @@ from varlog.sim.metadata import MetadataHost
 from varlog.sim.nemesis import Fault, Nemesis
 from varlog.sim.network import NetworkFault
 from varlog.sim.process import Process
+from varlog.sim.processes import Processes
 from varlog.sim.runner import SeedReport
-from varlog.sim.store import SimStore, StoreFault, StoreFaults
+from varlog.sim.store import StoreFault
 from varlog.sim.world import World
 from varlog.storage.options import StorageOptions
 from varlog.types import LogStreamID, StorageNodeID
@@ -65,22 +64,17 @@ MOMENT: Final = 0.001
 HASTE_SECONDS: Final = 0.05
 """How soon a node is back whose replicas are made anew too early."""
 
-Host = ChainNodeHost | MetadataHost | SequencerHost | RepairerHost | ClientHost
 
-
-class ChainCluster:
+class ChainCluster(Processes[ChainNodeHost, ClientHost]):
     """The processes of a run. Its methods are what can befall them."""
 
     def __init__(self, world: World, shape: ChainShape) -> None:
-        self.world = world
+        super().__init__(world, EPOCH_SECONDS, repositories=shape.repositories, bad_store=shape.bad_store)
         self.shape = shape
         self.witness = Witness()
         self.network = self._make_network()
-        self.branches: Counter[Enum] = Counter()
         self.history = History(lambda: world.now)
         self.shared = Shared(self.network, self.history, self.witness, self._die)
-        self._rng = world.rng("cluster")
-        self.store = self._make_store()
         self.nodes = [self._make_node(StorageNodeID(number + 1)) for number in range(shape.nodes)]
         self.repositories = [
             MetadataHost(self._skewed(f"mr/{number + 1}"), self.network, SimDisk(), self.store, self._observe)
@@ -95,38 +89,16 @@ class ChainCluster:
         process = self.world.process("manager")
         self.manager = RepairerHost(process, self.network, snids, self._chains(snids), shape.block)
         self.clients = self._make_clients()
-        self._disk_owners: list[ChainNodeHost | MetadataHost] = [*self.nodes, *self.repositories]
-        self._hosts: dict[str, Host] = {}
+        self._know((*self._disk_owners, *self.sequencers, self.manager, *self.clients))
         self._is_healed = False
-        everyone: Sequence[Host] = (
-            *self.nodes,
-            *self.repositories,
-            *self.sequencers,
-            self.manager,
-            *self.clients,
-        )
-        for host in everyone:
-            self._hosts[host.process.name] = host
-
-    def _observe(self, branch: Enum) -> None:
-        self.branches[branch] += 1
 
     def _make_network(self) -> ChainNetwork:
         return ChainNetwork(self.world, self.witness)
-
-    def _make_store(self) -> SimStore | None:
-        if self.shape.repositories == 1:
-            return None
-        return SimStore(self.world.at, lambda: self.world.now, self.world.rng("store"), StoreFaults())
 
     def _make_node(self, snid: StorageNodeID) -> ChainNodeHost:
         process = self.world.process(node_address(snid))
         options = StorageOptions(segment_bytes=self.shape.segment_bytes)
         return ChainNodeHost(process, self.network, SimDisk(), snid, self.witness, self._observe, options)
-
-    def _skewed(self, name: str) -> Process:
-        """A process whose wall clock somebody relies on, and that is wrong."""
-        return self.world.process(name, skew=EPOCH_SECONDS + self._rng.uniform(-5.0, 5.0))
 
     def _chains(self, snids: Sequence[StorageNodeID]) -> list[tuple[StorageNodeID, ...]]:
         """The nodes of each log stream, head first."""
@@ -163,12 +135,6 @@ class ChainCluster:
         if not self.manager.is_set_up:
             raise errors.DeadlineExceeded("the simulated cluster was not set up in time")
 
-    def start_clients(self) -> None:
-        for client in self.clients:
-            client.start()
-        if self.store is not None and self.shape.bad_store:
-            self.store.odds = StoreFaults(refused=0.02, lost=0.02, unanswered=0.02, late=0.02)
-
     def ambush(self) -> None:
         """Doom clients, and let the topic grow, at moments to come."""
         rng = self.world.rng("ambush")
@@ -192,10 +158,6 @@ class ChainCluster:
         self.world.at(self.world.rng("ambush").expovariate(1.0 / BACK_SECONDS), self.restart, name)
 
     @property
-    def leader(self) -> MetadataHost | None:
-        return next((host for host in self.repositories if host.leads), None)
-
-    @property
     def projection(self) -> Projection | None:
         leader = self.leader
         topic = leader.repository.state.topics.get(TOPIC) if leader is not None else None
@@ -215,15 +177,8 @@ class ChainCluster:
                 return [*nodes, *nodes, *repositories]
             case Fault.BIT_ROT | Fault.LOST_DISK:
                 return [host.process.name for host in self.nodes if self._is_expendable(host)]
-            case Fault.DISK_FULL | Fault.WRITE_ERROR | Fault.SYNC_ERROR | Fault.SLOW_DISK:
-                return nodes if self.store is not None else [*nodes, *repositories]
-            case Fault.STORE_OUTAGE | Fault.STORE_CUT | Fault.TAKEOVER:
-                return repositories if self.store is not None else []
-            case Fault.LEADER_KILL | Fault.LEADER_STOP | Fault.LEADER_PAUSE | Fault.LEADER_DEAF:
-                leads = self.leader if self.store is not None else None
-                return [] if leads is None else [leads.process.name]
             case _:
-                return list(self.world.processes)
+                return super().victims(fault)
 
     def _is_expendable(self, host: ChainNodeHost) -> bool:
         """Whether every chain that a node is a member of has another sound member, and none is being changed: what is
@@ -243,14 +198,6 @@ class ChainCluster:
         replica = host.replica(lsid) if host.process.alive and not host.process.paused else None
         return replica is not None and replica.healthy and replica.epoch == epoch and not replica.outside
 
-    def kill(self, name: str) -> None:
-        self._hosts[name].kill()
-
-    def stop(self, name: str) -> None:
-        host = self._hosts[name]
-        assert isinstance(host, MetadataHost), "nobody else ends in an orderly way"
-        host.stop()
-
     def power_loss(self, name: str, patience: int = 100) -> None:
         """Where a disk is about to be written to, it goes while something is not synced yet."""
         if self._is_healed:
@@ -258,39 +205,22 @@ class ChainCluster:
         host = self._hosts[name]
         if isinstance(host, ChainNodeHost) and host.process.alive and not host.is_writing and patience:
             self.world.at(MOMENT, self.power_loss, name, patience - 1)
-            return
-        self.kill(name)
-        if isinstance(host, ChainNodeHost | MetadataHost):
-            host.disk.power_loss(self.world.rng("power loss"))
-
-    def restart(self, name: str) -> None:
-        host = self._hosts[name]
-        if isinstance(host, MetadataHost) and host.is_stopping:
-            host.kill()
-        if not host.process.alive:
-            host.process.start()
-            host.start()
-
-    def disk(self, name: str) -> SimDisk:
-        host = self._hosts[name]
-        assert isinstance(host, ChainNodeHost | MetadataHost), "nobody else has a disk"
-        return host.disk
+        else:
+            super().power_loss(name)
 
     def rot(self, name: str, rng: Random) -> bool:
         """What rots is found soon, as a scrub does."""
-        struck = self.disk(name).rot(rng, suffix=".seg") is not None
-        host = self._hosts[name]
-        if struck and isinstance(host, ChainNodeHost):
-            host.scrub()
+        struck = super().rot(name, rng)
+        if struck:
+            self._node(name).scrub()
         return struck
 
     def lose_disk(self, name: str) -> None:
         """Mostly somebody makes the replicas anew too early, while their chains still count on them, and then another
         one reconfigures the topic."""
-        host = self._hosts[name]
-        assert isinstance(host, ChainNodeHost), "nobody else has a disk to lose"
+        host = self._node(name)
         lost = list(host.storages)
-        host.lose_disk()
+        super().lose_disk(name)
         if self.world.rng("mistakes").random() < 0.8:
             host.mistaken = lost
             self.world.at(HASTE_SECONDS, self.restart, name)
@@ -298,34 +228,11 @@ class ChainCluster:
                 if isinstance(client, MeddlerClient):
                     client.process.at(2 * HASTE_SECONDS, client.reconfigure)
 
-    def take_over(self) -> bool:
-        standby = [host for host in self.repositories if host.process.alive and not host.leads]
-        for host in standby:
-            host.doubt_leader()
-        return bool(standby)
-
-    def cut_off(self, _name: str) -> Sequence[str]:
-        return [host.process.name for host in self.nodes]
-
-    def set_store_reachable(self, name: str, reachable: bool) -> None:
-        host = self._hosts[name]
-        assert isinstance(host, MetadataHost), "nobody else has to do with the store"
-        host.set_store_reachable(reachable)
-
-    def set_store_available(self, available: bool) -> None:
-        if self.store is not None:
-            self.store.available = available
-
     def heal(self) -> None:
         """Start whatever is down; from now on nothing fails. A node that is to be lost for good is, if what it has is
         elsewhere too."""
         self._is_healed = True
-        if self.store is not None:
-            self.store.odds = StoreFaults()
-        for host in self._disk_owners:
-            host.disk.heal()
-        for name in self._hosts:
-            self.restart(name)
+        super().heal()
         if self.shape.lost_node and self._is_expendable(self.nodes[-1]):
             self.kill(self.nodes[-1].process.name)
         for client in self.clients:
@@ -376,32 +283,16 @@ class ChainCluster:
             ]
         return told
 
-    def stops(self) -> list[tuple[str, str]]:
-        """Processes that ended themselves because the rules were violated, or for any other reason and stayed so."""
-        return [
-            ("invariant", f"{host.process.name} stopped: {host.stopped}")
-            for host in self._disk_owners
-            if isinstance(host.stopped, errors.ConsistencyViolation)
-            or (host.stopped is not None and not host.process.alive)
-        ]
-
     def coverage(self) -> Coverage:
         """What the run has exercised."""
-        coverage = Coverage(
+        return self._coverage(
             {
                 "faults": (Fault, Doom, NetworkFault, DiskFault, StoreFault),
                 "reconfigurations": (Work, Repair),
                 "protocol rules": (ChainBranch,),
             },
-            without=NEVER_HAPPENS,
+            NEVER_HAPPENS,
         )
-        coverage.add(self.world.faults)
-        coverage.add(self.branches)
-        for host in self._disk_owners:
-            coverage.add(host.disk.faults)
-        if self.store is not None:
-            coverage.add(self.store.faults)
-        return coverage
 
 
 def run_seed(

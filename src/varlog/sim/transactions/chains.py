@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 from varlog import errors
-from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.appending import Outcome
 from varlog.core.chainreading import ChainSubscription
 from varlog.core.chainwriting import ChainWriter
@@ -27,7 +26,6 @@ from varlog.sim.chains.jobs import MeddlerClient, TailClient, WriterClient
 from varlog.sim.chains.shape import ChainShape
 from varlog.sim.chains.tails import TailSearch
 from varlog.sim.coverage import Coverage
-from varlog.sim.history import History
 from varlog.sim.process import Process
 from varlog.sim.runner import SeedReport
 from varlog.sim.transactions.clients import MakeJob
@@ -67,9 +65,6 @@ class TransactingChainClient(ClientHost, Ways):
         self._job = self._make_job(self, self._inquiries)
         self._job.start()
 
-    def _timestamp(self) -> int:
-        return max(0, int(self.process.clock() * 1_000_000))
-
     def _soon(self) -> None:
         self.process.at(0.0, self._flush)
 
@@ -83,24 +78,6 @@ class TransactingChainClient(ClientHost, Ways):
         super().kill()
 
     # Ways
-
-    @property
-    def history(self) -> History:
-        return self.shared.history
-
-    @property
-    def stopping(self) -> bool:
-        return self.shared.stopping
-
-    @property
-    def known_tail(self) -> int:
-        return self.shared.known_tail
-
-    def learn(self, glsn: int) -> None:
-        self.shared.learn(glsn)
-
-    def inquire(self, message: Message) -> None:
-        self.send(METADATA_REPOSITORY, message)
 
     def append(self, content: Content, deadline: float, done: Callable[[Outcome], None]) -> None:
         assert self.writer is not None, "made when it began"

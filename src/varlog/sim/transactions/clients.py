@@ -7,19 +7,17 @@ from functools import partial
 from typing import Any, Final
 
 from varlog import errors
-from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.appending import Outcome, Writer, WriterOptions
 from varlog.core.content import Content
 from varlog.core.delivering import Delivery
 from varlog.core.merging import Chunk
 from varlog.core.messages import AppendReplies, AppendReply, GetTail, Message, ScanReply, Tail
 from varlog.core.subscribing import Subscription
-from varlog.sim.clients import ASK_ANOTHER, READ_TIMEOUT, ClientHost, Shared
-from varlog.sim.history import History
+from varlog.sim.clients import ClientHost, Shared
 from varlog.sim.process import Process
 from varlog.sim.transactions.jobs import Job
 from varlog.sim.transactions.ways import TOPIC, Done, Inquiries, Ways
-from varlog.types import GLSN, Ordering, WriterID
+from varlog.types import Ordering, WriterID
 
 WRITERS: Final = 2
 """So that what one client writes goes to several log streams."""
@@ -51,33 +49,12 @@ class TransactingClient(ClientHost, Ways):
     def _writer_id(self) -> WriterID:
         return WriterID(self.rng.getrandbits(63) + 1)
 
-    def _timestamp(self) -> int:
-        return max(0, int(self.process.clock() * 1_000_000))
-
     def kill(self) -> None:
         if self.process.alive:
             self._job.killed()
         super().kill()
 
     # Ways
-
-    @property
-    def history(self) -> History:
-        return self.shared.history
-
-    @property
-    def stopping(self) -> bool:
-        return self.shared.stopping
-
-    @property
-    def known_tail(self) -> int:
-        return self.shared.known_tail
-
-    def learn(self, glsn: int) -> None:
-        self.shared.learn(glsn)
-
-    def inquire(self, message: Message) -> None:
-        self.send(METADATA_REPOSITORY, message)
 
     def append(self, content: Content, deadline: float, done: Callable[[Outcome], None]) -> None:
         self.rng.choice(self._writers).append(done, content, deadline, self.now)
@@ -91,21 +68,7 @@ class TransactingClient(ClientHost, Ways):
         *,
         verdicts: bool = False,
     ) -> Subscription:
-        subscription = Subscription(
-            TOPIC,
-            GLSN(begin),
-            None if end is None else GLSN(end),
-            self.routing,
-            self.request,
-            self.send,
-            deliver,
-            on_end,
-            self.shared.observe,
-            affinity=self.rng.randrange(16),
-            read_timeout=READ_TIMEOUT,
-            ask_another=ASK_ANOTHER,
-            verdicts=verdicts,
-        )
+        subscription = self.subscription(begin, end, deliver, on_end, verdicts=verdicts)
         self._subscriptions.append(subscription)
         if self.routing.version >= 0:
             self.process.at(0.0, self._tell, subscription)

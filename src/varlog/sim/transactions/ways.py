@@ -20,6 +20,7 @@ import msgspec
 from varlog import batch, errors
 from varlog.batch.transactions import Verdict, VerdictKind, encode_verdict
 from varlog.core import transacting
+from varlog.core.address import METADATA_REPOSITORY
 from varlog.core.appending import Committed, Outcome, Rejected
 from varlog.core.content import Content, Tagged
 from varlog.core.delivering import Delivery
@@ -78,34 +79,44 @@ class Ways(ABC):
     process: Process
     rng: Random
     ordering: Ordering
+    shared: Any
+    """What all clients of a run have in common; each ordering has its own kind."""
 
     @property
     @abstractmethod
     def now(self) -> float: ...
 
     @property
-    @abstractmethod
-    def history(self) -> History: ...
+    def history(self) -> History:
+        history: History = self.shared.history
+        return history
 
     @property
-    @abstractmethod
     def stopping(self) -> bool:
         """Nothing new is begun."""
+        return bool(self.shared.stopping)
 
     @property
-    @abstractmethod
     def known_tail(self) -> int:
         """The greatest position that any client was told of."""
+        return int(self.shared.known_tail)
 
-    @abstractmethod
-    def learn(self, glsn: int) -> None: ...
+    def learn(self, glsn: int) -> None:
+        self.shared.learn(glsn)
 
     @abstractmethod
     def request(self) -> int: ...
 
     @abstractmethod
+    def send(self, address: str, message: Message) -> Any: ...
+
     def inquire(self, message: Message) -> None:
         """Send it to the metadata repository; the answer goes to `Inquiries`."""
+        self.send(METADATA_REPOSITORY, message)
+
+    def _timestamp(self) -> int:
+        """The wall clock, in microseconds."""
+        return max(0, int(self.process.clock() * 1_000_000))
 
     @abstractmethod
     def append(self, content: Content, deadline: float, done: Callable[[Outcome], None]) -> None:
