@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import varlog
+from tests.client.orderings import ORDERINGS
 from tests.client.rig import run, turns, until
-from tests.conformance.rigs import Loop
 from varlog import Part, errors, limits
 from varlog.batch.transactions import VerdictKind
 from varlog.client.log import Log
 from varlog.core import transacting
-from varlog.oneprocess import EmbeddedCluster
 
-ORDERINGS = ["commit", "sequencer"]
 Case = Callable[[Log, Log], Coroutine[Any, Any, None]]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for all, in a thread of its own, with a topic of each ordering."""
-    path = tmp_path_factory.mktemp("transactions")
-    loop = Loop()
-    running = loop.run(EmbeddedCluster.start(path))
-    try:
-        loop.run(add_topics(path))
-        yield path
-    finally:
-        loop.run(running.stop())
-        loop.close()
-
-
-async def add_topics(path: Path) -> None:
-    async with varlog.admin(path) as operator:
-        for ordering in ORDERINGS:
-            await operator.add_topic(ordering, streams=2, ordering=ordering)
 
 
 def play(path: Path, case: Case, ordering: str = "commit") -> None:

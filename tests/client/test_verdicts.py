@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
 import pytest
 
 import varlog
+from tests.client.orderings import ORDERINGS
 from tests.client.rig import run, until
 from tests.client.stage import Stage
-from tests.client.test_transactions import ORDERINGS, add_topics, committed_silently, play
-from tests.conformance.rigs import Loop
+from tests.client.test_transactions import committed_silently, play
 from tests.core.paperverdicts import abort, commit, mark
 from varlog import errors, limits
 from varlog.batch import BatchFlag
@@ -25,25 +24,10 @@ from varlog.core.committed import Judgement
 from varlog.core.content import Tagged
 from varlog.core.merging import Chunk
 from varlog.core.messages import Scan, ScanReply
-from varlog.oneprocess import EmbeddedCluster
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TransactionID
 from varlog.wire import Connection
 
 T = TransactionID
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for all, in a thread of its own, with a topic of each ordering."""
-    path = tmp_path_factory.mktemp("verdicts")
-    loop = Loop()
-    running = loop.run(EmbeddedCluster.start(path))
-    try:
-        loop.run(add_topics(path))
-        yield path
-    finally:
-        loop.run(running.stop())
-        loop.close()
 
 
 async def write(log: Log, marked: Mark, *entries: bytes) -> int:

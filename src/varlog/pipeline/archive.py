@@ -19,13 +19,9 @@ What always holds, wherever the job is killed and however many run at once:
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -40,6 +36,7 @@ from varlog.cli.failures import connecting
 from varlog.cli.output import Output, duration_of, size_of
 from varlog.client.cluster import find
 from varlog.pipeline.archive_tasks import Part, write_files
+from varlog.pipeline.jobs import Following, Silence, ends_on_sigterm, submitted
 from varlog.pipeline.progress import Show, shown
 from varlog.spark.columns import ARROW_SCHEMA
 from varlog.spark.connections import connections, pin
@@ -57,11 +54,8 @@ FILES_PER_CORE: Final = 2
 EVERY_SECONDS: Final = 60.0
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the tail."""
-PAUSE_SECONDS: Final = 5.0
-"""Before a cluster that cannot be reached is tried again."""
 GRACE_SECONDS: Final = 24 * 3600.0
 """After that, a file that no commit names is taken for what a killed archiver left."""
-COLLECT_SECONDS: Final = 3600.0
 
 _T = TypeVar("_T")
 
@@ -146,19 +140,12 @@ def archive(
 ) -> Summary:
     """Do it; see the module's text. `start` gives the Spark session when there is something to do for it. Nothing is
     printed unless to `output`."""
-    archiver = Archiver(pin(connection), wanted, start, output or _Silence(json=True), steps or Steps())
+    archiver = Archiver(pin(connection), wanted, start, output or Silence(json=True), steps or Steps())
     archiver.run()
     return archiver.summary
 
 
-class _Silence(Output):
-    """For callers who take the summary."""
-
-    def write(self, data: bytes) -> None:
-        """Nobody reads it."""
-
-
-class Archiver:
+class Archiver(Following):
     """One run of the job."""
 
     def __init__(
@@ -169,15 +156,12 @@ class Archiver:
         output: Output,
         steps: Steps,
     ) -> None:
+        super().__init__(output, follow=wanted.follow)
         self._connection = connection
         self._wanted = wanted._replace(uri=resolve(wanted.uri))
         self._start = start
-        self._output = output
         self._steps = steps
         self._spark: SparkSession | None = None
-        self._stopped = threading.Event()
-        self._begun = time.monotonic()
-        self._collected = -COLLECT_SECONDS
         self._archive = self._open()
         self.summary = Summary(self._archive.topic, self._archive.uri, self._archive.begin, self._archive.end)
 
@@ -191,12 +175,8 @@ class Archiver:
                 with shown(self._output, f"archiving {self._archive.topic!r}", end - self._archive.end) as show:
                     self._up_to(end, show)
         finally:
-            self.summary.seconds = round(time.monotonic() - self._begun, 3)
+            self.summary.seconds = self._seconds
             self.summary.begin, self.summary.end = self._archive.begin, self._archive.end
-
-    def stop(self) -> None:
-        """Let it end after the batch that is under way."""
-        self._stopped.set()
 
     # The log
 
@@ -289,13 +269,6 @@ class Archiver:
                 if not self._is_patient_with(error):
                     raise
 
-    def _is_patient_with(self, error: errors.VarlogError) -> bool:
-        """Whoever follows a log waits for it to come back."""
-        if not self._wanted.follow or not error.retriable:
-            return False
-        self._output.note(f"{type(error).__name__}: {error}; trying again in {PAUSE_SECONDS:g} s")
-        return not self._stopped.wait(PAUSE_SECONDS)
-
     # Batches
 
     def _up_to(self, end: int, show: Show) -> None:
@@ -387,8 +360,7 @@ class Archiver:
         self._steps.reached(Step.TRIMMED)
 
     def _collect(self) -> None:
-        if time.monotonic() - self._collected >= COLLECT_SECONDS:
-            self._collected = time.monotonic()
+        if self._is_time_to_collect():
             self.summary.removed += len(self._archive.collect(GRACE_SECONDS))
 
 
@@ -424,24 +396,11 @@ def run(connection: Connection, wanted: Wanted, start: Callable[[], SparkSession
     """Do it and tell of it; the exit code."""
     archiver = Archiver(pin(connection), wanted, start, output, Steps())
     try:
-        with _ends_on_sigterm(archiver):
+        with ends_on_sigterm(archiver):
             archiver.run()
     finally:
         tell(output, archiver.summary)
     return 0
-
-
-@contextmanager
-def _ends_on_sigterm(archiver: Archiver) -> Iterator[None]:
-    """A supervisor's way to stop a job that follows: the batch under way is finished."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: archiver.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def tell(output: Output, summary: Summary) -> None:
@@ -464,12 +423,7 @@ def tell(output: Output, summary: Summary) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """What `spark-submit` calls: the same as `varlog pipeline archive`."""
-    from varlog.cli import main as command  # noqa: PLC0415  # the command line imports this module
-
-    given = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(ValueError):
-        given.remove("--")
-    return command(["pipeline", "archive", *given])
+    return submitted("archive", argv)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ changes nothing, and may be run at any time.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -38,6 +37,7 @@ from varlog.pipeline.audit_plan import DataFile, Manifest, Plan
 from varlog.pipeline.audit_result import AuditResult, Gathered, Pictured, Row, finding_of
 from varlog.pipeline.audit_rows import SLICE
 from varlog.pipeline.audit_tasks import judge_all, look_at_all
+from varlog.pipeline.jobs import submitted
 from varlog.pipeline.progress import shown, tasks_told
 from varlog.pipeline.report import proofs, write
 from varlog.spark.connections import connections, pin
@@ -206,12 +206,7 @@ def _name(copy: int) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """What `spark-submit` calls: the same as `varlog pipeline audit`."""
-    from varlog.cli import main as command  # noqa: PLC0415  # the command line imports this module
-
-    given = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(ValueError):
-        given.remove("--")
-    return command(["pipeline", "audit", *given])
+    return submitted("audit", argv)
 
 
 if __name__ == "__main__":

@@ -16,14 +16,11 @@ before Spark is told that the micro-batch is done. Without its checkpoint it beg
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -34,6 +31,7 @@ from varlog.archive import resolve
 from varlog.cli.failures import connecting
 from varlog.cli.output import Output, duration_of, size_of
 from varlog.client.cluster import find
+from varlog.pipeline.jobs import Following, Silence, ends_on_sigterm, submitted
 from varlog.pipeline.materialize_table import CHECKPOINT, SLOTS, Identity, Table
 from varlog.pipeline.progress import Show, shown
 from varlog.spark.connections import connections, pin
@@ -52,9 +50,6 @@ POSITIONS_PER_BATCH: Final = 1_000_000
 EVERY_SECONDS: Final = 10.0
 LOOK_SECONDS: Final = 0.25
 """Between two looks at the query."""
-PAUSE_SECONDS: Final = 5.0
-"""Before a cluster that cannot be reached is tried again."""
-COLLECT_SECONDS: Final = 3600.0
 STATE_STORE: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 _NAME: Final = r"[^.\[\]'\"*?$\s][^.\[\]'\"*?$]*"
@@ -136,19 +131,12 @@ def materialize(
     steps: Steps | None = None,
 ) -> Summary:
     """Do it; see the module's text. Nothing is printed unless to `output`."""
-    job = Materializer(pin(connection), wanted, start, output or _Silence(json=True), steps or Steps())
+    job = Materializer(pin(connection), wanted, start, output or Silence(json=True), steps or Steps())
     job.run()
     return job.summary
 
 
-class _Silence(Output):
-    """For callers who take the summary."""
-
-    def write(self, data: bytes) -> None:
-        """Nobody reads it."""
-
-
-class Materializer:
+class Materializer(Following):
     """One run of the job."""
 
     def __init__(
@@ -159,6 +147,7 @@ class Materializer:
         output: Output,
         steps: Steps,
     ) -> None:
+        super().__init__(output, follow=wanted.follow)
         self._connection = connection
         self._wanted = wanted._replace(uri=resolve(wanted.uri))
         self._key = json_path("--key", wanted.key)
@@ -166,11 +155,7 @@ class Materializer:
         if not 0 < wanted.parts <= SLOTS:
             raise errors.InvalidArgument(f"--parts {wanted.parts}: allowed are 1 to {SLOTS}")
         self._start = start
-        self._output = output
         self._steps = steps
-        self._stopped = threading.Event()
-        self._begun = time.monotonic()
-        self._collected = -COLLECT_SECONDS
         self._failure: BaseException | None = None
         self._committed: dict[int, tuple[int, int]] = {}
         """Of micro-batches that are not told of yet: how many keys they changed, and the version of the table."""
@@ -201,20 +186,9 @@ class Materializer:
                     return
         finally:
             table, summary = self._table, self.summary
-            summary.seconds = round(time.monotonic() - self._begun, 3)
+            summary.seconds = self._seconds
             summary.keys, summary.files, summary.version = table.rows, len(table.files), table.version
             summary.bytes = sum(file.bytes for file in table.files.values())
-
-    def stop(self) -> None:
-        """Let it end after the micro-batch that is under way."""
-        self._stopped.set()
-
-    def _is_patient_with(self, error: errors.VarlogError) -> bool:
-        """Whoever follows a log waits for it to come back."""
-        if not self._wanted.follow or not error.retriable:
-            return False
-        self._output.note(f"{type(error).__name__}: {error}; trying again in {PAUSE_SECONDS:g} s")
-        return not self._stopped.wait(PAUSE_SECONDS)
 
     # The query
 
@@ -334,8 +308,7 @@ class Materializer:
         self._output.record(Batch(begin, end, entries, entries - keyed, keys, version, seconds))
 
     def _collect(self) -> None:
-        if time.monotonic() - self._collected >= COLLECT_SECONDS:
-            self._collected = time.monotonic()
+        if self._is_time_to_collect():
             self.summary.removed += self._table.collect()
 
 
@@ -369,24 +342,11 @@ def run(connection: Connection, wanted: Wanted, start: Callable[[], SparkSession
     """Do it and tell of it; the exit code."""
     job = Materializer(pin(connection), wanted, start, output, Steps())
     try:
-        with _ends_on_sigterm(job):
+        with ends_on_sigterm(job):
             job.run()
     finally:
         tell(output, job.summary)
     return 0
-
-
-@contextlib.contextmanager
-def _ends_on_sigterm(job: Materializer) -> Iterator[None]:
-    """A supervisor's way to stop a job that follows: the micro-batch under way is finished."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: job.stop())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def tell(output: Output, summary: Summary) -> None:
@@ -407,12 +367,7 @@ def tell(output: Output, summary: Summary) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """What `spark-submit` calls: the same as `varlog pipeline materialize`."""
-    from varlog.cli import main as command  # noqa: PLC0415  # the command line imports this module
-
-    given = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(ValueError):
-        given.remove("--")
-    return command(["pipeline", "materialize", *given])
+    return submitted("materialize", argv)
 
 
 if __name__ == "__main__":

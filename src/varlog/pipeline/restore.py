@@ -22,7 +22,6 @@ to a failure, and that ends the job in the same way. Batches are cut where such 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 import time
 from collections import deque
@@ -39,6 +38,7 @@ from varlog import errors, limits
 from varlog.archive import Archive
 from varlog.cli.failures import connecting
 from varlog.cli.output import Output, duration_of, size_of
+from varlog.pipeline.jobs import submitted
 from varlog.pipeline.progress import Show, shown
 from varlog.pipeline.restore_tasks import Part, compare
 from varlog.spark.connections import connections, pin
@@ -334,12 +334,7 @@ def tell(output: Output, summary: Summary) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """What `spark-submit` calls: the same as `varlog pipeline restore`."""
-    from varlog.cli import main as command  # noqa: PLC0415  # the command line imports this module
-
-    given = list(sys.argv[1:] if argv is None else argv)
-    with contextlib.suppress(ValueError):
-        given.remove("--")
-    return command(["pipeline", "restore", *given])
+    return submitted("restore", argv)
 
 
 if __name__ == "__main__":
