@@ -31,10 +31,10 @@ MAX_UNCOMMITTED_BATCHES: Final = 8192
 REPLICATE_BYTES: Final = 1 * MIB
 """Of batches in one message to a backup; a larger batch goes alone."""
 REPLICATE_BATCHES: Final = 1024
-COPY_PART_BYTES: Final = 1 * MIB
+COPY_PART_BYTES: Final = 4 * MIB
 """Of batches in one message to a replica that copies; a larger batch goes alone."""
 COPY_PART_BATCHES: Final = 512
-COPY_AHEAD_BYTES: Final = 8 * MIB
+COPY_AHEAD_BYTES: Final = 16 * MIB
 """Copied and not yet durable; beyond it nothing more is asked for."""
 COPY_BASE_BYTES: Final = 16 * MIB
 """What a replica that begins in the middle of a log is told of what came before."""
@@ -221,9 +221,10 @@ REGISTER_BYTES_OF_ONE: Final = 256
 """At most, of a transaction and its name, without the texts."""
 
 # Spark
-SPARK_BATCH_ROWS: Final = 20_000
+SPARK_BATCH_ROWS: Final = 32_000
 SPARK_BATCH_BYTES: Final = 4 * MIB
-"""Of one Arrow batch for Spark: full with either. A batch of the log is not taken apart for it."""
+"""Of one Arrow batch for Spark: full with either, and at most half as much again. A batch of the log is not taken apart
+for it."""
 SPARK_LARGE_BYTES: Final = 512 * KIB
 """A batch of the log that is as large is one for Spark by itself: its payloads need not be copied."""
 SPARK_PARTITION_ROWS: Final = 2_000_000
