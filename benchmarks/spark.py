@@ -20,7 +20,7 @@ import varlog
 from benchmarks import spark_data, spark_rows, spark_sink, transactions_rows
 from benchmarks.cluster import TIMEOUT, Progress, alone
 from benchmarks.cluster_load import Load
-from benchmarks.harness import Row, report, scratch
+from benchmarks.harness import Row, options, report, scratch
 from benchmarks.spark_rows import Place, Topic
 from varlog.processes import LocalCluster
 from varlog.spark import session
@@ -87,6 +87,7 @@ def run(directory: Path, tell: Progress) -> list[Row]:
 
 
 def main() -> int:
+    options(__doc__).parse_args()
     signal.signal(signal.SIGTERM, _end)
     with alone(), scratch() as directory:
         rows = run(directory, Progress())

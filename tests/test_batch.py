@@ -142,6 +142,30 @@ def test_a_batch_may_lie_anywhere_in_memory() -> None:
         assert decode(view).to_arrow().to_pylist() == ENTRIES
 
 
+@given(st.data(), st.lists(entries_lists, min_size=1, max_size=5), st.sampled_from(Codec))
+def test_entries_of_several_batches_become_one_column(
+    data: st.DataObject, several: list[list[bytes]], codec: Codec
+) -> None:
+    parts, wanted = [], []
+    for entries in several:
+        first = data.draw(st.integers(0, len(entries) - 1))
+        count = data.draw(st.integers(1, len(entries) - first))
+        parts.append((decode(encode(entries, codec=codec)), first, count))
+        wanted += entries[first : first + count]
+    column = RecordBatch.join(parts)
+    column.validate(full=True)
+    assert column.to_pylist() == wanted
+    assert column.null_count == 0
+
+
+def test_a_column_has_as_many_bytes_as_its_offsets_can_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("varlog.batch.arrow._MAX_OFFSET", 5)
+    small, large = decode(encode([b"ab", b"cd"])), decode(encode([b"ef"]))
+    assert RecordBatch.join([(small, 0, 2)]).to_pylist() == [b"ab", b"cd"]
+    with pytest.raises(BatchTooLarge, match="for one column"):
+        RecordBatch.join([(small, 0, 2), (large, 0, 1)])
+
+
 def test_the_column_is_the_batch_itself() -> None:
     batch = encode(ENTRIES)
     column = decode(batch).to_arrow()

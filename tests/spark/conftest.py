@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     yield running
     connections.close()
     asyncio.run(running.stop())
+
+
+@pytest.fixture
+def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    """One that may be damaged."""
+    running = small_cluster(tmp_path / "cluster")
+    asyncio.run(running.__aenter__())
+    try:
+        yield running
+    finally:
+        connections.close()
+        asyncio.run(running.stop())
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 import varlog.sync
 from benchmarks.spark_kills import LogToLog
-from tests.spark.topics import Topic, small_cluster
+from tests.spark.topics import Topic
 from varlog import errors
 from varlog.processes import LocalCluster
 from varlog.spark import sinking
-from varlog.spark.connections import connections
 from varlog.spark.sink import Message, StreamWriter
 from varlog.spark.sink_options import Chosen, How, SinkOptions, parse_sink
 from varlog.spark.sinking import Attempt, Share
@@ -29,18 +28,6 @@ LOOK_SECONDS = 0.01
 MARK = StreamWriter(parse_sink({"checkpointLocation": "theirs"}, streaming=True), Chosen((), (), How.BYTES))._mark
 FIRST = Attempt("spark/a query", "its first run" + MARK, 7)
 SECOND = Attempt("spark/a query", "its second run" + MARK, 7)
-
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One that may be damaged."""
-    running = small_cluster(tmp_path / "cluster")
-    asyncio.run(running.__aenter__())
-    try:
-        yield running
-    finally:
-        connections.close()
-        asyncio.run(running.stop())
 
 
 @pytest.fixture

@@ -174,6 +174,16 @@ def test_a_schema_of_the_querys_own_is_refused(spark: SparkSession, topic: Topic
     assert "a schema with the columns value; allowed are glsn, llsn" in refusal(reader.load)
 
 
+def test_nothing_is_null_and_a_schema_may_say_otherwise(spark: SparkSession, topic: Topic) -> None:
+    topic.write_numbers(100)
+    frame = topic.read(spark)
+    assert not any(field.nullable for field in frame.schema)
+    careful = "glsn BIGINT, llsn BIGINT NOT NULL, log_stream INT, timestamp TIMESTAMP, payload BINARY"
+    read = spark.read.format("varlog").options(**topic.options()).schema(careful).load()
+    assert [field.name for field in read.schema if not field.nullable] == ["llsn"]
+    assert read.collect() == frame.collect()
+
+
 def test_conditions_on_position_and_time_limit_what_is_read(spark: SparkSession, topic: Topic) -> None:
     topic.write_numbers(1000)
     frame = topic.read(spark, pushdown=True, maxRecordsPerPartition=100)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -14,26 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import varlog.sync
-from tests.spark.topics import Topic, small_cluster
+from tests.spark.topics import Topic
 from varlog.archive import Archive, write_range
 from varlog.client.cluster import find
 from varlog.processes import LocalCluster
-from varlog.spark.connections import connections
 from varlog.spark.task import read_range
 
 SECONDS = 60.0
-
-
-@pytest.fixture
-def own_cluster(tmp_path: Path) -> Iterator[LocalCluster]:
-    """One that may be damaged."""
-    running = small_cluster(tmp_path / "cluster")
-    asyncio.run(running.__aenter__())
-    try:
-        yield running
-    finally:
-        connections.close()
-        asyncio.run(running.stop())
 
 
 def under_way(spark: SparkSession, job: Future[list[Row]]) -> None:

@@ -21,7 +21,7 @@ from varlog import errors, limits
 from varlog.batch import decode, encode
 from varlog.client.entries import EntryBatch
 from varlog.core.merging import Chunk
-from varlog.spark.columns import ARROW_SCHEMA, COLUMNS
+from varlog.spark.columns import ARROW_SCHEMA, COLUMNS, declared
 from varlog.spark.connections import connections
 from varlog.spark.options import Connection
 from varlog.spark.task import _Scan, read_range
@@ -45,12 +45,13 @@ def test_P1_a_range_is_read_whole_in_order_and_with_the_clients_values(topic: To
     assert len(set(table.column("log_stream").to_pylist())) == 2
 
 
-def test_small_batches_of_the_log_become_large_ones_for_spark(topic: Topic) -> None:
+def test_small_batches_of_the_log_become_large_ones_for_spark(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     tail = topic.write_numbers(25_000)
+    monkeypatch.setattr(limits, "SPARK_BATCH_ROWS", 2_000)
     sizes = [batch.num_rows for batch in read_range(topic.connection, 1, tail + 1)]
     assert sum(sizes) == tail
     assert len(sizes) < 25
-    assert max(sizes) < limits.SPARK_BATCH_ROWS + 100
+    assert max(sizes) < 1.5 * (limits.SPARK_BATCH_ROWS + 100)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(1, 2), (150, 151), (99, 302), (250, 251), (1, 501), (500, 501)])
@@ -258,3 +259,12 @@ def test_P1_a_range_that_is_not_exactly_what_was_asked_for_is_an_error(
 def test_columns_are_those_of_the_schema() -> None:
     assert COLUMNS == ("glsn", "llsn", "log_stream", "timestamp", "payload")
     assert not any(field.type in (pa.uint64(), pa.large_binary()) for field in ARROW_SCHEMA)
+
+
+def test_a_null_where_there_is_none_is_found() -> None:
+    sound = pa.array([1, 2], pa.int64())
+    batches = [pa.RecordBatch.from_arrays([column], ["glsn"]) for column in (sound, pa.array([3, None], pa.int64()))]
+    rows = declared(batches, ["glsn"], ())
+    assert next(rows).schema == pa.schema([pa.field("glsn", pa.int64(), nullable=False)])
+    with pytest.raises(errors.ConsistencyViolation, match="nulls among rows of the log"):
+        next(rows)

@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
@@ -175,6 +175,11 @@ class RecordBatch:
     def to_arrow(self) -> pa.BinaryArray:
         """The entries as a `pyarrow.BinaryArray` over the batch's own bytes; they live as long as the array."""
         return _arrow().binary_array(self._body, self.header.count, self._data_from)
+
+    @staticmethod
+    def join(parts: Iterable[tuple[RecordBatch, int, int]]) -> pa.BinaryArray:
+        """One column of entries of several batches, copied: of each the batch, the first of them, and how many."""
+        return _arrow().joined_array([(it._body, it._data_from, first, count) for it, first, count in parts])
 
 
 def encode(

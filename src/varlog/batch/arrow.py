@@ -1,12 +1,14 @@
 """A batch's entries as an Arrow column, and a column's entries into a batch; neither copies a payload by itself.
 
-A batch's body has Arrow's own layout, so a column over it is three views. The other way, a column may be sliced,
-chunked, or have 64-bit offsets, and is only as good as the bytes that it was read from: it is validated in full.
+A batch's body has Arrow's own layout, so a column over it is three views. Those of several batches become one column by
+copying each payload once, and with a few calls for each batch: batches may be small, and many. The other way, a column
+may be sliced, chunked, or have 64-bit offsets, and is only as good as the bytes that it was read from: it is validated
+in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -20,6 +22,7 @@ _OFFSET_TYPES: Final[Mapping[pa.DataType, np.dtype[np.signedinteger]]] = {
     pa.binary(): np.dtype(np.int32),
     pa.large_binary(): np.dtype(np.int64),
 }
+_MAX_OFFSET: Final = (1 << 31) - 1
 
 
 def is_column(entries: object) -> bool:
@@ -31,6 +34,26 @@ def binary_array(body: memoryview, count: int, data_from: int) -> pa.BinaryArray
     buffer = pa.py_buffer(body)
     columns = [None, buffer.slice(0, data_from), buffer.slice(data_from)]
     return pa.BinaryArray.from_buffers(pa.binary(), count, columns, null_count=0)
+
+
+def joined_array(parts: Sequence[tuple[memoryview, int, int, int]]) -> pa.BinaryArray:
+    """One column of entries of several batches. Of each: its body, where the data begins in it, the first of the
+    entries, and how many they are."""
+    total = sum(count for _, _, _, count in parts)
+    joined = np.zeros(total + 1, "<i4")
+    data: list[memoryview] = []
+    at, end = 1, 0
+    for body, data_from, first, count in parts:
+        offsets = np.frombuffer(body, "<i4", count + 1, 4 * first)
+        low, high = int(offsets[0]), int(offsets[count])
+        if end + high - low > _MAX_OFFSET:
+            raise BatchTooLarge(f"entries of more than {_MAX_OFFSET} bytes for one column")
+        np.add(offsets[1:], end - low, out=joined[at : at + count])
+        data.append(body[data_from + low : data_from + high])
+        at += count
+        end += high - low
+    buffers = [None, pa.py_buffer(joined), pa.py_buffer(b"".join(data))]
+    return pa.BinaryArray.from_buffers(pa.binary(), total, buffers, null_count=0)
 
 
 def parts_of(array: pa.Array | pa.ChunkedArray) -> tuple[bytes, list[memoryview]]:

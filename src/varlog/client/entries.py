@@ -6,7 +6,7 @@ is looked into; its entries are made in C, all at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, NamedTuple
@@ -81,6 +81,11 @@ class EntryBatch:
     def column(self) -> pa.BinaryArray:
         """What the entries hold as an Arrow column over the batch's own bytes."""
         return self._batch.to_arrow().slice(self._skip, self.count)
+
+    @staticmethod
+    def join(batches: Iterable[EntryBatch]) -> pa.BinaryArray:
+        """What the entries of several batches hold as one Arrow column; copied, once."""
+        return batch.RecordBatch.join((it._batch, it._skip, it.count) for it in batches)
 
     def to_arrow(self) -> pa.RecordBatch:
         """The entries as columns glsn, llsn, log_stream, timestamp and payload; payloads are not copied."""

@@ -103,6 +103,8 @@ class Options(NamedTuple):
     """Entries of transactions are read whatever becomes of them."""
     fail_on_data_loss: bool
     pushdown: bool
+    nullable: frozenset[str] = frozenset()
+    """Columns that the query's own schema would let be null. None ever is, but Spark wants them declared as it says."""
 
 
 def parse(given: Mapping[str, str], *, streaming: bool | None) -> Options:

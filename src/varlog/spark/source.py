@@ -86,7 +86,8 @@ class VarlogDataSource(DataSource):
 
         options = parse(self.options, streaming=streaming)
         check_schema(schema.names, options.columns)
-        return options._replace(connection=pin(options.connection))
+        nullable = frozenset(field.name for field in schema if field.nullable)
+        return options._replace(connection=pin(options.connection), nullable=nullable)
 
 
 class Partition(InputPartition):
@@ -98,12 +99,13 @@ class Partition(InputPartition):
 
 def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of a partition. Spark makes one of its own, without a value, where there is none."""
+    from varlog.spark.columns import declared  # noqa: PLC0415
     from varlog.spark.task import read_range  # noqa: PLC0415
 
     if partition.value is None:
         return iter(())
     begin, end, affinity = partition.value
-    return read_range(
+    rows = read_range(
         options.connection,
         begin,
         end,
@@ -113,6 +115,7 @@ def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.R
         uncommitted=options.uncommitted,
         fail_on_data_loss=options.fail_on_data_loss,
     )
+    return declared(rows, options.columns, options.nullable)
 
 
 class Reader(DataSourceReader):

@@ -174,10 +174,13 @@ def _behind_loss(error: errors.Trimmed | errors.Lost, position: int, end: int, *
 def _rows(
     group: Sequence[EntryBatch], columns: Sequence[str], log_streams: Collection[int] | None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches for Spark of a group: as full as may be; large ones, and those of an archive, as they are."""
+    """Batches for Spark of a group: full ones, and what is left of it goes with the last if it is less than half a
+    batch; large ones, and those of an archive, as they are."""
     together: list[EntryBatch] = []
     rows = size = 0
+    left = sum(batch.count for batch in group)
     for batch in group:
+        left -= batch.count
         is_large = batch.nbytes >= limits.SPARK_LARGE_BYTES
         if together and (is_large or isinstance(batch, ArchivedBatch)):
             yield record_batch(together, columns)
@@ -188,7 +191,8 @@ def _rows(
             together.append(batch)
             rows += batch.count
             size += batch.nbytes
-            if rows >= limits.SPARK_BATCH_ROWS or size >= limits.SPARK_BATCH_BYTES or is_large:
+            is_full = rows >= limits.SPARK_BATCH_ROWS or size >= limits.SPARK_BATCH_BYTES
+            if is_large or (is_full and left >= rows // 2):
                 yield record_batch(together, columns)
                 together, rows, size = [], 0, 0
     if together:
