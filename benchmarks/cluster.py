@@ -26,7 +26,7 @@ from benchmarks import bare_frames, cluster_matrix, cluster_rows
 from benchmarks.cluster_load import Appended
 from benchmarks.cluster_matrix import Results, Shape
 from benchmarks.cluster_rows import Limits, Place
-from benchmarks.harness import Row, report, scratch
+from benchmarks.harness import Row, options, report, scratch
 from varlog.client.log import Log
 from varlog.processes import LocalCluster
 
@@ -122,6 +122,7 @@ async def run_until_terminated(directory: Path) -> tuple[list[Row], Results]:
 
 
 def main() -> int:
+    options(__doc__).parse_args()
     with alone(), scratch() as directory:
         rows, results = uvloop.run(run_until_terminated(directory))
     cluster_matrix.show(results)

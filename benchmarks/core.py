@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks import cut_1000, open_1gb, sim_rate, storage_append, storage_scan
-from benchmarks.harness import Row, report, scratch
+from benchmarks.harness import Row, options, report, scratch
 
 MEASURES: list[Callable[[Path], list[Row]]] = [
     storage_append.measure,
@@ -19,6 +19,7 @@ MEASURES: list[Callable[[Path], list[Row]]] = [
 
 
 def main() -> int:
+    options(__doc__).parse_args()
     rows: list[Row] = []
     for measure in MEASURES:
         with scratch() as directory:

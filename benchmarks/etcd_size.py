@@ -12,7 +12,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from benchmarks.harness import Row, report, scratch
+from benchmarks.harness import Row, options, report, scratch
 from varlog.core.address import Address, node_address
 from varlog.core.branches import ignore
 from varlog.core.messages import (
@@ -130,6 +130,7 @@ def row(before: float, after: float) -> Row:
 
 
 def main() -> int:
+    options(__doc__).parse_args()
     with scratch() as directory:
         return report("etcd-size", [row(*asyncio.run(grow(directory)))])
 

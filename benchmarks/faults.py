@@ -8,7 +8,6 @@ asked for keep what they gave the last time, and with `--more` those that are as
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import signal
@@ -148,7 +147,7 @@ async def run_until_terminated(directory: Path, kinds: Sequence[str], runs: int,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = harness.options(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how many of each kind")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="these kinds of runs; the others stay as they were")
     parser.add_argument("--more", action="store_true", help="add to the runs that there are")

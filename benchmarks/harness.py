@@ -11,6 +11,7 @@ over its limit is its ratio.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -33,6 +34,11 @@ WIDTH = 130
 LONGEST_BAR = 4
 """In targets."""
 Op = Literal[">=", "<="]
+
+
+def options(module_text: str | None) -> argparse.ArgumentParser:
+    """Of a benchmark's command line: it says what its module says first, and refuses what it does not know."""
+    return argparse.ArgumentParser(description=(module_text or "").partition("\n")[0])
 
 
 @dataclass(frozen=True)

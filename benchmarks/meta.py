@@ -7,7 +7,6 @@ With `--only`, the rows that are not asked for stay in `benchmarks/results/meta.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import json
@@ -89,7 +88,7 @@ def kept() -> dict[str, Row]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = harness.options(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how often a leader is killed, and paused")
     parser.add_argument("--only", nargs="+", choices=KINDS, help="these; the rows of the others stay as they were")
     asked = parser.parse_args()

@@ -8,7 +8,6 @@ client. Everything is synced before it is acknowledged, as is the default.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import signal
@@ -23,7 +22,7 @@ import varlog
 from benchmarks import bare_frames, sequencer_faults, sequencer_rows
 from benchmarks.cluster import TIMEOUT, Progress, alone
 from benchmarks.cluster_rows import Limits
-from benchmarks.harness import Row, report, scratch
+from benchmarks.harness import Row, options, report, scratch
 from varlog.client import cluster as clusters
 from varlog.processes import LocalCluster
 
@@ -90,7 +89,7 @@ async def run_until_terminated(directory: Path, parts: Sequence[str], runs: int)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = options(__doc__)
     parser.add_argument("--runs", type=int, default=RUNS, help="how many of each fault")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="these parts alone; nothing is recorded then")
     asked = parser.parse_args()
