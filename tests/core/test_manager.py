@@ -11,7 +11,7 @@ import pytest
 
 from tests.core.sketch import metadata, stream
 from tests.core.steprules import check_steps
-from varlog.core.manager import Step, reconcile, spread_primaries
+from varlog.core.manager import Step, reconcile
 from varlog.core.messages import (
     AddLogStream,
     Info,
@@ -346,11 +346,6 @@ def test_each_log_stream_is_looked_at_by_itself() -> None:
     world = World(0.0, cluster(other, one), views)
     found = reconcile(world, Memory(), lambda: 1)
     assert [step.message for step in found] == [SealStream(1, LSID, Epoch(4))]
-
-
-def test_primaries_go_round_over_the_replicas() -> None:
-    primaries = {spread_primaries(stream(lsid, StreamStatus.SEALED, replicas=(7, 8, 9))) for lsid in (1, 2, 3)}
-    assert primaries == {7, 8, 9}
 
 
 def test_the_restart_flow_comes_to_rest_with_everything_running() -> None:

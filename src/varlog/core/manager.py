@@ -24,31 +24,28 @@ from varlog.core.collecting import (
     renew_nodes,
 )
 from varlog.core.messages import StreamInfo
+from varlog.core.placing import Primaries
 from varlog.core.repairing import repair
 from varlog.core.resuming import complete
 from varlog.core.steps import COLLECT_AFTER, REPLACE_AFTER, ChoosePrimary, Situation, Step
 from varlog.core.watching import follow_unsealing, watch
 from varlog.core.world import Memory, World
-from varlog.types import StorageNodeID, StreamStatus
+from varlog.types import StreamStatus
 
-__all__ = ["COLLECT_AFTER", "REPLACE_AFTER", "ChoosePrimary", "Step", "reconcile", "spread_primaries"]
-
-
-def spread_primaries(stream: StreamInfo) -> StorageNodeID:
-    """Primaries go round over the replicas, so that no node has them all."""
-    return stream.replicas[stream.lsid % len(stream.replicas)]
+__all__ = ["COLLECT_AFTER", "REPLACE_AFTER", "ChoosePrimary", "Step", "reconcile"]
 
 
 def reconcile(
     world: World,
     memory: Memory,
     request: Callable[[], int],
-    choose_primary: ChoosePrimary = spread_primaries,
+    choose_primary: ChoosePrimary | None = None,
     replace_after: float = REPLACE_AFTER,
     collect_after: float = COLLECT_AFTER,
 ) -> list[Step]:
-    """The next steps. `memory` has observed this world already."""
-    situation = Situation(world, memory, request, choose_primary, replace_after, collect_after)
+    """The next steps. `memory` has observed this world already. Primaries are spread unless another way is given."""
+    choose = choose_primary or Primaries(world.metadata).choose
+    situation = Situation(world, memory, request, choose, replace_after, collect_after)
     steps = [step for stream in world.metadata.streams for step in _steps_for(situation, stream)]
     return [*steps, *repair_chains(situation), *collect_strays(situation), *renew_nodes(situation)]
 
