@@ -26,7 +26,7 @@ from varlog.sim.history import History, Kind, Outcome
 APPEND_SECONDS: Final = 20.0
 READ_SECONDS: Final = 20.0
 GRACE_SECONDS: Final = 20.0
-PACE: Final = 0.005
+PACE: Final = 0.02
 PIPELINE: Final = "pipeline"
 
 

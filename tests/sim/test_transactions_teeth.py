@@ -11,10 +11,8 @@ from tests.sim.mutations import Mutation, assert_found
 from tests.sim.transaction_mutations import MUTATIONS
 from varlog.types import Ordering
 
-SEEDS = 40
-
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=[mutation.name for mutation in MUTATIONS])
 def test_broken_rule_is_found(mutation: Mutation) -> None:
-    assert_found(mutation, Ordering.COMMIT, SEEDS, transactions=True)
+    assert_found(mutation, Ordering.COMMIT, transactions=True)
