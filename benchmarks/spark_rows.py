@@ -23,9 +23,10 @@ from varlog.pipeline.archive import Wanted, archive
 from varlog.spark.options import Connection
 
 MB: Final = 1_000_000
-ROUNDS: Final = 5
-WARM_UP: Final = 5
-"""Rounds in which Java still compiles what both sides need: after one, compiling was a tenth of all that ran."""
+ROUNDS: Final = 9
+WARM_UP: Final = 12
+"""Rounds in which Java still compiles what both sides need: of what ran for the source, compiling was a tenth up to the
+tenth round, and a thirtieth from the twelfth on."""
 PER_TRIGGER: Final = 1_000_000
 SECONDS: Final = 120
 """For a stream to come to its end."""
