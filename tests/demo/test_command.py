@@ -172,7 +172,7 @@ def test_the_readme_shows_what_the_demo_shows(told: str) -> None:
         readme.write_text(page.replace(shown, "\n".join([*aligned, ""])))
 
 
-@pytest.mark.parametrize("moment", ["writers append", "archived: "])
+@pytest.mark.parametrize("moment", ["writers append", "varlog pipeline archive"])
 def test_it_ends_with_all_its_processes_when_it_is_interrupted(moment: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen(
