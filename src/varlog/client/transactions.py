@@ -324,24 +324,34 @@ class Transaction:
         return _TransactionAppender(self, self._appends, window, codec, seconds)
 
     async def _append(self, entries: Any, size: int, timeout: float | None) -> AppendResult:
-        deadline = self._log._deadline(timeout)
-        content = self.enter(entries, size)
+        now = self._time()
+        deadline = now + (self._log._timeout if timeout is None else check_timeout(timeout))
+        content = self.enter(entries, size, now)
         try:
             appends = self._appends
             if not appends.room.try_take(size):
                 await appends.take(appends.room, size, deadline)
-            future = appends.submit(self._log._pool.next(), content, size, deadline, self._time())
+                now = self._time()
+            future = appends.submit(self._log._pool.next(), content, size, deadline, now)
         except BaseException:
             self.leave(size)
             raise
-        future.add_done_callback(self.on_done)
-        return await future
+        try:
+            result = await future
+        except BaseException as error:
+            self._fail(error if isinstance(error, errors.VarlogError) else _cancelled())
+            raise
+        else:
+            self._count(result)
+            return result
+        finally:
+            self._on_decided()
 
-    def enter(self, entries: Any, size: int) -> Tagged:
+    def enter(self, entries: Any, size: int, now: float) -> Tagged:
         """What an append of it is to bring, which counts as under way from now on."""
         if self._closed is not None:
             raise copy(self._closed)
-        if self._time() >= self._expires_at:
+        if now >= self._expires_at:
             self._closed = self._ended = self._expired()
             self._transactions.abort_later(self._one, "it expired")
             raise copy(self._closed)
@@ -360,17 +370,19 @@ class Transaction:
         self._on_decided()
 
     def on_done(self, future: asyncio.Future[AppendResult]) -> None:
-        """An append that was sent is decided, or given up."""
+        """An append that was sent, and for which nobody waits here, is decided, or given up."""
         if future.cancelled():
-            self._fail(errors.Unknown("an append was cancelled; it may have happened"))
+            self._fail(_cancelled())
         elif (error := future.exception()) is not None:
             assert isinstance(error, errors.VarlogError), "appends end with such errors"
             self._fail(error)
         else:
-            result = future.result()
-            self._entries += result.count
-            self._last = max(self._last, result.end - 1)
+            self._count(future.result())
         self._on_decided()
+
+    def _count(self, result: AppendResult) -> None:
+        self._entries += result.count
+        self._last = max(self._last, result.end - 1)
 
     def _fail(self, error: errors.VarlogError) -> None:
         self._failed = self._failed or error
@@ -530,7 +542,7 @@ class _TransactionAppender(Appender):
     async def _send(self, entries: Any, size: int) -> asyncio.Future[AppendResult]:
         if isinstance(entries, Fill):
             raise errors.InvalidArgument("a transaction has entries only; fill positions without it")
-        content = self._transaction.enter(entries, size)
+        content = self._transaction.enter(entries, size, self._transaction._time())
         try:
             future = await super()._send(content, size)
         except BaseException:
@@ -538,6 +550,10 @@ class _TransactionAppender(Appender):
             raise
         future.add_done_callback(self._transaction.on_done)
         return future
+
+
+def _cancelled() -> errors.Unknown:
+    return errors.Unknown("an append was cancelled; it may have happened")
 
 
 def _checked_parts(parts: Iterable[Part], one: OpenTransaction) -> list[Part]:
