@@ -191,9 +191,13 @@ class Demo:
         return killed
 
     async def _start(self, *daemons: Daemon) -> None:
-        await asyncio.gather(*(daemon.start() for daemon in daemons))
+        """They are told of once they run: what the manager does about one that serves may be told before that is known
+        here."""
+        starting = asyncio.gather(*(daemon.start() for daemon in daemons))
+        await asyncio.sleep(0)  # they are launched in this turn
         for daemon in daemons:
             self._say(f"{daemon.name} is started again (pid {daemon.pid})", "green")
+        await starting
 
     async def _go_on_without(self, node: Daemon) -> None:
         killed = await self._kill(node)
