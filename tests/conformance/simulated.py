@@ -110,17 +110,7 @@ class CommitCaller(commit.ClientHost):
         return partial(self._settling.position, number)
 
     def subscribe(self, begin: int, end: int | None, deliver: Callable[[Chunk], None], on_end: OnEnd) -> None:
-        self._subscription = Subscription(
-            TOPIC,
-            GLSN(begin),
-            None if end is None else GLSN(end),
-            self.routing,
-            self.request,
-            self.send,
-            deliver,
-            on_end,
-            lambda _: None,
-        )
+        self._subscription = self.subscription(begin, end, deliver, on_end)
         self._subscription.on_metadata(self.now)
 
     def ask(self, question: Callable[[int], Message]) -> Callable[[], Message | None]:
