@@ -331,6 +331,23 @@ def test_S1_it_registers_until_it_is() -> None:
     assert len(place.questions) == 3
 
 
+def test_time_matters_only_while_an_answer_is_due() -> None:
+    place = Place(topic(projection(1)))
+    sequencer = place.sequencer
+    seen = {"before anybody knows of it": sequencer.awaits}
+    sequencer.on_leader(0.0)
+    sequencer.on_message(METADATA_REPOSITORY, Decided(1, 0, Version(1)), 0.1)
+    place.questions.clear()
+    seen["registered"] = sequencer.awaits
+    asks(place, 1, 1, 0.2)
+    seen["asked in an epoch that it does not know"] = sequencer.awaits
+    place.tell(0.3)
+    seen["told who sequences it"] = sequencer.awaits
+    sequencer.on_leader(0.4)
+    seen["another leads"] = sequencer.awaits
+    assert list(seen.values()) == [True, False, True, False, True], seen
+
+
 def test_it_takes_nothing_else() -> None:
     with pytest.raises(errors.InvalidArgument, match="does not take GetTail"):
         Place().sequencer.on_message(CLIENT, GetTail(1, TOPIC), 0.0)

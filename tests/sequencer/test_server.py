@@ -172,3 +172,17 @@ def test_it_answers_clients_and_managers_and_nothing_but_what_it_is_for(tmp_path
             await sequencer.stop()
 
     run(main())
+
+
+def test_a_sequencer_that_nobody_waits_for_sleeps(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            sequencer = await start(small)
+            await until(lambda: sequencer._timer is None)
+            caller = await small.call(sequencer.address, Role.SEQUENCER)
+            early = partial(Next, tpid=TOPIC, epoch=Epoch(1), counts=(1,))
+            assert (await caller.ask(Granted, early)).code == errors.StaleEpoch.code, "there is no projection yet"
+            await until(lambda: sequencer._timer is None)
+            await sequencer.stop()
+
+    run(main())

@@ -314,6 +314,34 @@ def test_M1_a_node_whose_place_was_not_heard_says_it_again(tmp_path: Path) -> No
     run(main())
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, of: object, name: str) -> list[str]:
+    """Grows by one whenever that method, which takes nothing, is called."""
+    calls: list[str] = []
+    method = getattr(of, name)
+
+    def call() -> None:
+        calls.append(name)
+        method()
+
+    monkeypatch.setattr(of, name, call)
+    return calls
+
+
+def test_an_answer_to_a_report_does_not_wake_a_node_that_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=1) as small:
+            node = small.nodes[1]
+            await until(lambda: not node._is_active)
+            woken = counted(monkeypatch, node, "_wake_up")
+            answered = counted(monkeypatch, node.node, "_on_answered")
+            await until(lambda: len(answered) > 1)
+            assert not woken
+            await small.append(b"x")
+            assert woken
+
+    run(main())
+
+
 def test_rule5_a_metadata_repository_that_went_back_stops_the_node(tmp_path: Path) -> None:
     async def main() -> None:
         async with Small(tmp_path) as small:

@@ -16,7 +16,7 @@ An epoch that it does not know the sequencer looks up in the metadata, and whoev
 in one that has passed it answers StaleEpoch, in one that names another sequencer, or another start, NotSequencer.
 
 The caller's duties: `on_leader` when a metadata repository begins to lead, `on_message` for what arrives, `tick` a few
-times a second. `grant` is the short way of a `Next` that can be answered at once.
+times a second while it `awaits` something. `grant` is the short way of a `Next` that can be answered at once.
 """
 
 from __future__ import annotations
@@ -149,6 +149,11 @@ class Sequencer:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    @property
+    def awaits(self) -> bool:
+        """Whether an answer is due, to this sequencer or from it: only then `tick` has something to look after."""
+        return not self.is_registered or self._asked > 0 or bool(self._waiting)
 
     def on_leader(self, now: float) -> None:
         """A metadata repository leads, and may never have heard of this sequencer."""

@@ -67,7 +67,7 @@ class Keeper(Protocol):
     def tick(self) -> None:
         """Called as often as `pause` says, in seconds."""
 
-    def pause(self, active: bool) -> float: ...
+    def pause(self) -> float: ...
 
     def standing(self) -> Leading | NotLeading:
         """What the metadata repository says of itself."""
@@ -99,6 +99,7 @@ class JournalKeeper:
         self._is_held = False
         self.groups = 0
         """How often the journal was synced."""
+        self._seen_groups = 0
 
     @classmethod
     def open(cls, config: MetadataRepositoryConfig, fs: FileSystem) -> JournalKeeper:
@@ -153,8 +154,9 @@ class JournalKeeper:
         self.store.mark()  # nobody waits for it
         self.store.tick(self._loop.time())
 
-    def pause(self, active: bool) -> float:
-        return TICK if active else IDLE_TICK
+    def pause(self) -> float:
+        written, self._seen_groups = self.groups > self._seen_groups, self.groups
+        return TICK if written else IDLE_TICK
 
     def standing(self) -> Leading:
         return Leading(self._repository.term)
@@ -225,8 +227,8 @@ class EtcdKeeper:
         if self._candidate is not None:
             self._candidate.tick(self._loop.time(), time.time())
 
-    def pause(self, active: bool) -> float:  # noqa: ARG002  # who leads is looked after at all times
-        return CANDIDATE_TICK
+    def pause(self) -> float:
+        return CANDIDATE_TICK  # who leads is looked after at all times
 
     def standing(self) -> Leading | NotLeading:
         if self._repository.role is Role.LEADING:

@@ -92,7 +92,6 @@ class MetadataRepositoryServer:
         self._loop = asyncio.get_running_loop()
         self._log = logs.get()
         self._timer: asyncio.TimerHandle | None = None
-        self._is_active = True
         self._has_failed = False
         self._server: Server
         self.peers = Peers()
@@ -179,7 +178,6 @@ class MetadataRepositoryServer:
         if self.repository.role is not Lead.LEADING:
             connection.send(self.keeper.standing())
             return
-        self._is_active = True
         self.keeper.hold()
         self.peers.hold()
         try:
@@ -226,8 +224,7 @@ class MetadataRepositoryServer:
     def _tick(self) -> None:
         if self._has_failed:
             return
-        self._timer = self._loop.call_later(self.keeper.pause(self._is_active), self._tick)
-        self._is_active = False
+        self._timer = self._loop.call_later(self.keeper.pause(), self._tick)
         try:
             self.keeper.hears(self.nodes)
             self.keeper.tick()

@@ -65,7 +65,7 @@ class SequencerServer:
         boot = secrets.randbits(_BOOT_BITS) + 1
         server.core = Sequencer(server.address, boot, _clock, count(1).__next__, server._send)
         server.repositories.open()
-        server._tick()
+        server._look_after()
         return server
 
     @property
@@ -91,12 +91,18 @@ class SequencerServer:
         self.repositories.close()
 
     def _tick(self) -> None:
+        self._timer = None
         self.core.tick(self._loop.time())
+        self._look_after()
+
+    def _look_after(self) -> None:
+        """Say what is wrong, and look at the time for as long as somebody waits for something."""
         if self.core.complaint != self._told:
             self._told = self.core.complaint
             if self._told:
                 self._log.warning("not registered", reason=self._told)
-        self._timer = self._loop.call_later(TICK, self._tick)
+        if self._timer is None and self.core.awaits:
+            self._timer = self._loop.call_later(TICK, self._tick)
 
     def _send(self, address: Address, message: Message) -> None:
         self.peers.send(address, message)
@@ -108,6 +114,7 @@ class SequencerServer:
 
     def _on_leader(self, _leader: Connection) -> None:
         self.core.on_leader(self._loop.time())
+        self._look_after()
 
     def on_connected(self, connection: Connection) -> None:
         address = self.peers.admit(connection)
@@ -127,6 +134,7 @@ class SequencerServer:
                 return
             raise errors.ProtocolError(f"a sequencer does not take {type(message).__name__} from a {role.name}")
         self.core.on_message(self.peers.name(connection), message, self._loop.time())
+        self._look_after()
 
     def on_turn(self, connection: Connection) -> None:
         connection.flush()

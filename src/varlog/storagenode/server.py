@@ -17,7 +17,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -36,6 +36,7 @@ from varlog.core.messages import (
     ChainSeal,
     ChainWrite,
     ChainWritten,
+    Commit,
     Decided,
     Digest,
     FetchLog,
@@ -84,6 +85,8 @@ from varlog.wire.credentials import Credentials, FileCredentials
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import Link
 from varlog.wire.server import Server
+
+_Received = TypeVar("_Received")
 
 TICK: Final = 0.1
 IDLE_TICK: Final = 0.5
@@ -281,7 +284,7 @@ class StorageNodeServer:
             return
         if not self._is_active:
             self._wake_up()
-        self._guarded(lambda: self.node.on_appends(source, appends, self._loop.time()))
+        self._guarded(self.node.on_appends, source, appends)
 
     def _on_metadata_message(self, message: Message) -> None:
         if isinstance(message, Metadata):
@@ -292,14 +295,14 @@ class StorageNodeServer:
             self._receive(METADATA_REPOSITORY, message)
 
     def _receive(self, source: Address, message: Message) -> None:
-        if not self._is_active:
+        if not self._is_active and not _is_no_news(message):
             self._wake_up()
-        self._guarded(lambda: self.node.on_message(source, message, self._loop.time()))
+        self._guarded(self.node.on_message, source, message)
 
-    def _guarded(self, receive: Callable[[], None]) -> None:
+    def _guarded(self, receive: Callable[[Address, _Received, float], None], source: Address, what: _Received) -> None:
         self.peers.hold()  # until `on_turn`
         try:
-            receive()
+            receive(source, what, self._loop.time())
         except errors.ConsistencyViolation as error:
             self._fail(error)
         except errors.InvalidArgument as error:
@@ -586,6 +589,11 @@ class StorageNodeServer:
         if self._timer is not None and self._timer.when() > self._loop.time() + TICK:
             self._timer.cancel()
             self._timer = self._loop.call_later(TICK, self._tick)
+
+
+def _is_no_news(message: Message) -> bool:
+    """Whether a metadata repository only says that it has heard a report: in an idle cluster nothing else arrives."""
+    return isinstance(message, Commit) and message.version == message.prev_version
 
 
 def _check_set(message: Unseal) -> None:
