@@ -435,6 +435,8 @@ class MetadataRepository:
 
     def _cut(self) -> list[_Decision]:
         """The next cut, if there is one."""
+        if not self._tallies.has_advanced:
+            return []
         time = max(self.state.time, int(self._now * 1_000_000))
         if (cut := self._tallies.cut(self.state, time, self.history.full())) is None:
             return []

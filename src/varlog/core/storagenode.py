@@ -109,6 +109,8 @@ class StorageNode:
         self._hwms: dict[TopicID, GLSN] = {}
         """As of `version`."""
         self._fetched: dict[LogStreamID, float] = {}
+        self._unsent: dict[LogStreamExecutor, None] = {}
+        """Primaries of what their backups have not been sent yet."""
         self._unstaged: dict[LogStreamExecutor, None] = {}
         """Those that may hold something back."""
         self._stored: LogStreamExecutor | None = None
@@ -149,6 +151,7 @@ class StorageNode:
             del self._of_topic[executor.tpid]
             self._hwms.pop(executor.tpid, None)
         self._fetched.pop(lsid, None)
+        self._unsent.pop(executor, None)
         self._unstaged.pop(executor, None)
         self.syncing.drop(lsid)
         self._stored = None
@@ -241,6 +244,7 @@ class StorageNode:
                     self.on_message(source, append, now)
             else:
                 executor.append_all(source, appends, headers, now)
+                self._unsent[executor] = None
                 self._unstaged[executor] = None
                 self._stored = executor
 
@@ -253,6 +257,7 @@ class StorageNode:
             self._send(source, AppendReply(message.request, message.lsid, error.code, executor.epoch))
             return
         executor.append(source, message, header, now)
+        self._unsent[executor] = None
         self._unstaged[executor] = None
         self._stored = executor
 
@@ -518,7 +523,7 @@ class StorageNode:
     @property
     def has_news(self) -> bool:
         """Whether `flush` has something to send."""
-        if self._unstaged or self.syncing or self.chains.copying:
+        if self._unsent or self.syncing or self.chains.copying:
             return True
         for executor in self._executors.values():  # noqa: SIM110  # for every message: no generator
             if executor.changed:
@@ -528,8 +533,9 @@ class StorageNode:
     def flush(self, now: float) -> None:
         """Send the backups what was appended, let copies go on, then report what changed, all log streams in one
         message."""
-        for executor in self._unstaged:
+        for executor in self._unsent:
             executor.flush()
+        self._unsent.clear()
         if self.syncing:
             self._advance_copies(now)
         self.chains.flush(now)

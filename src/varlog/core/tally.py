@@ -105,10 +105,13 @@ class Tallies:
                         if not tally.behind:
                             advanced.add(lsid)
 
+    @property
+    def has_advanced(self) -> bool:
+        """Whether there may be something to cut."""
+        return bool(self._advanced)
+
     def cut(self, state: MetadataState, time: int, full: Set[int]) -> Cut | None:
         """The cut that the reports allow now, or None if nothing has advanced. Log streams that are full wait."""
-        if not self._advanced:
-            return None
         tails: dict[TopicID, int] = {}
         ranges: list[Range] = []
         streams, tallies, topics = state.streams, self._tallies, state.topics
