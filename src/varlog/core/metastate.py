@@ -332,8 +332,8 @@ class MetadataState(msgspec.Struct):
 
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""
-        follows = version == self.version + 1
-        invariants.require(Invariant.VERSIONS_CONTIGUOUS, follows, f"version {version} after {self.version}")
+        if version != self.version + 1:
+            invariants.require(Invariant.VERSIONS_CONTIGUOUS, False, f"version {version} after {self.version}")
         self.version = version
         match entry:
             case Cut():
@@ -404,9 +404,9 @@ class MetadataState(msgspec.Struct):
         ends = {}
         for tpid, prev_hwm, hwm in cut.hwms:
             topic = self.topics[TopicID(tpid)]
-            invariants.require(
-                Invariant.GLSN_DENSE, topic.hwm == prev_hwm, f"topic {tpid}: a cut from {prev_hwm} at {topic.hwm}"
-            )
+            if topic.hwm != prev_hwm:
+                detail = f"topic {tpid}: a cut from {prev_hwm} at {topic.hwm}"
+                invariants.require(Invariant.GLSN_DENSE, False, detail)
             ends[tpid] = prev_hwm
             topic.hwm = GLSN(hwm)
         streams = self.streams
@@ -419,7 +419,8 @@ class MetadataState(msgspec.Struct):
             stream.last_glsn = GLSN(last)
             stream.touched = version
         for tpid, _, hwm in cut.hwms:
-            invariants.require(Invariant.GLSN_DENSE, ends[tpid] == hwm, f"topic {tpid}: dealt to {ends[tpid]} of {hwm}")
+            if ends[tpid] != hwm:
+                invariants.require(Invariant.GLSN_DENSE, False, f"topic {tpid}: dealt to {ends[tpid]} of {hwm}")
 
     def _refuse_range(self, stream: Stream, epoch: int, llsn_begin: int, glsn_begin: int) -> None:
         where = f"log stream {stream.lsid} at {stream.llsn_end} in epoch {stream.epoch}"
