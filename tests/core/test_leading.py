@@ -381,6 +381,30 @@ def test_M4_a_leader_cut_off_from_the_store_is_replaced_and_finds_out_when_it_is
     assert three.leaders == [other]
 
 
+def test_M4_a_leader_that_the_store_does_not_answer_leads_no_longer_than_its_lease(three: Ensemble) -> None:
+    """Nodes that hear nobody else would take its answers for proof that they are heard of."""
+    cut_off = three.leader
+    cut_off.client.connected = False
+    led_for = three.run(60.0, until=lambda: not cut_off.leads)
+    assert LEASE_SECONDS - 1 < led_for < LEASE_SECONDS + 1, "the store may be away for a moment"
+    assert cut_off.branches[Branch.M4_LEASE_UNCERTAIN] == 1
+    three.run(60.0)
+    (leader,) = three.leaders
+    assert leader is not cut_off
+
+
+def test_M4_a_lease_counts_from_when_it_was_asked_for(three: Ensemble) -> None:
+    """An answer says that the lease lived when it was asked for, and nothing of the time on the way."""
+    leader = three.leader
+    for late in three.standby:
+        late.kill()
+    kept_at = leader.candidate._kept_at
+    assert leader.candidate._renew_at > kept_at
+    asked = three.rig.timeline.now
+    three.run(1.0)
+    assert asked - 1.0 < kept_at < leader.candidate._kept_at <= three.rig.timeline.now
+
+
 def test_M4_a_store_that_was_away_finds_one_leader_again(three: Ensemble) -> None:
     three.rig.sim.available = False
     three.run(20.0)

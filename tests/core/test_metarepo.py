@@ -326,6 +326,7 @@ def test_O2_a_replica_gets_the_cuts_it_missed(repository: Repository, rig: SimRi
     for asked in (repository, Repository(rig, rig.second)):
         asked.receive(FetchCuts(B, ONE, Version(0)), "sn/2")
         (cuts,) = asked.to("sn/2", Cuts)
+        assert cuts.llsn_end == asked.core.state.streams[ONE].llsn_end > 1
         assert [(cc.llsn_begin, cc.count, cc.glsn_begin, cc.epoch) for cc in cuts.cuts] == [(1, 2, 1, 2), (3, 1, 3, 2)]
 
 

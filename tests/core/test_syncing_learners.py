@@ -364,31 +364,50 @@ def test_rule7_cuts_that_complete_nothing_show_that_a_copy_is_needed(
     sites: Sites, cuts: tuple[CommitContext, ...]
 ) -> None:
     target = behind(sites)
-    target.receive("mr", Cuts(LSID, cuts))
+    target.receive("mr", Cuts(LSID, cuts, LLSN(13)))
     info = target.replica.executor.info()
     assert (info.needs_sync, info.healthy) == (True, True)
+
+
+def test_rule7_who_knows_less_than_is_missing_does_not_show_that_a_copy_is_needed(sites: Sites) -> None:
+    """A metadata repository that leads no more has not heard of the cut, and the replica has all of it on its disk: for
+    a copy, that would be thrown away first."""
+    target = sites.target
+    target.run(2)
+    target.store(1, 2)
+    target.seal(3, 5)
+    sites.settle()
+    for end in (1, 4):
+        target.receive("mr", Cuts(LSID, (), LLSN(end)))
+        assert not target.replica.executor.needs_sync
+    sites.of(FetchCuts)
+    sites.pass_time(2.0)
+    assert len(sites.of(FetchCuts)) >= 3, "it goes on asking"
+    target.receive("mr", Cuts(LSID, (cut(1, 3), cut(3, 5)), LLSN(5)))
+    assert target.state == "SEALED 3"
+    assert target.ends == (5, 5, 5)
 
 
 def test_a_replica_outside_the_set_asks_for_cuts_rarely(sites: Sites) -> None:
     target = behind(sites)
     sites.pass_time(2.0)
     assert len(sites.of(FetchCuts)) >= 3
-    target.receive("mr", Cuts(LSID, ()))
+    target.receive("mr", Cuts(LSID, (), LLSN(13)))
     sites.pass_time(20.0, every=0.1)
     assert len(sites.of(FetchCuts)) <= 4
 
 
 def test_cuts_that_come_after_all_make_the_copy_unnecessary(sites: Sites) -> None:
-    """A metadata repository that has been deposed knows fewer cuts; that must not be believed for ever."""
+    """What one metadata repository did not have must not be believed for ever."""
     target = sites.target
     target.run(2)
     target.store(1, 2)
     target.seal(3, 5)
     sites.settle()
-    target.receive("mr", Cuts(LSID, ()))
+    target.receive("mr", Cuts(LSID, (), LLSN(5)))
     assert target.replica.executor.needs_sync
     assert target.ends == (1, 5, 5), "nothing is dropped yet"
-    target.receive("mr", Cuts(LSID, (cut(1, 3), cut(3, 5))))
+    target.receive("mr", Cuts(LSID, (cut(1, 3), cut(3, 5)), LLSN(5)))
     assert target.state == "SEALED 3"
     assert not target.replica.executor.needs_sync
 

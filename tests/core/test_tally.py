@@ -254,6 +254,16 @@ def test_rule4_who_joins_has_nothing_on_disk_until_it_says_so(repository: Reposi
     assert repository.tallies.durable_version(ONE) == 7
 
 
+def test_rule4_a_replica_made_anew_between_two_reports_has_nothing_on_disk(repository: Repository) -> None:
+    for snid in SET:
+        repository.tallies.count(snid, [line(ONE, 9, version=80)])
+    assert repository.tallies.durable_version(ONE) == 80
+    repository.tallies.count(C, [line(ONE, 1)])
+    assert repository.tallies.durable_version(ONE) == 0
+    repository.tallies.count(C, [line(ONE, 9, version=80)])
+    assert repository.tallies.durable_version(ONE) == 0, "it counts for nothing until it restarts, or its epoch ends"
+
+
 def test_rule4_of_a_log_stream_without_a_replica_nothing_is_kept(repository: Repository) -> None:
     repository.all_report(line(1, 5, version=3))
     assert repository.cut() is not None

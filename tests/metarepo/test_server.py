@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,9 +25,11 @@ from varlog.core.messages import (
     GetMetadata,
     GetTail,
     HoldStream,
+    Leading,
     LoseStream,
     Message,
     Metadata,
+    NotLeading,
     PlanStream,
     ProposeProjection,
     RegisterManager,
@@ -125,6 +128,26 @@ def test_the_roles_that_have_no_business_here_are_not_let_in(tmp_path: Path) -> 
             for role in (Role.CLIENT, Role.STORAGE_NODE, Role.MANAGER, Role.SEQUENCER):
                 caller = await small.call_vmr(role, 5)
                 assert (await caller.ask(Pong, Ping)).time > 0
+
+    run(main())
+
+
+def test_M4_all_who_are_connected_hear_who_leads_whenever_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also from one that does not lead itself, or who is connected to a leader that was deposed would stay with it."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=0, manager=False) as small:
+            caller = await small.call_vmr()
+            await until(lambda: len(caller.standings) > 0)
+            first = caller.standings[0]
+            assert isinstance(first, Leading)
+            for count, term in enumerate((7, 8), 2):
+                monkeypatch.setattr(small.vmr.keeper, "standing", partial(NotLeading, Term(term), "127.0.0.1:1"))
+                await until(partial(lambda count: len(caller.standings) == count, count))
+            assert [said.term for said in caller.standings] == [first.term, 7, 8], "once each"
+            monkeypatch.undo()
 
     run(main())
 

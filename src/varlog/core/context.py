@@ -19,7 +19,7 @@ from varlog.core.replicalog import Context, ReplicaLog
 from varlog.core.replication import Backups
 from varlog.core.staging import Staging
 from varlog.core.states import SEALING
-from varlog.types import GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, Version, WriterID
+from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamID, Sequence, StorageNodeID, TopicID, Version, WriterID
 
 
 class LogStreamContext:
@@ -132,9 +132,12 @@ class LogStreamContext:
     @property
     def is_behind(self) -> bool:
         """Something is committed that is missing here: the node should fetch the cuts (rule 8)."""
-        if self.committed_end < self.listed_end:
-            return self.healthy
-        return self.healthy and self.seal_point is not None and self.committed_end < self.seal_point
+        return self.healthy and self.committed_end < self.known_end
+
+    @property
+    def known_end(self) -> LLSN:
+        """The end of what is committed, as far as this replica was told."""
+        return max(self.listed_end, self.seal_point or FIRST_LLSN)
 
     @property
     def is_promising(self) -> bool:

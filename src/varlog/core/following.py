@@ -3,7 +3,8 @@
 Every metadata repository says to those who are connected to it whether it leads, and in which term (`Leading`,
 `NotLeading`). The one to speak to is the connected one that says it leads, unless another that is connected says that
 there is a later term: then it has been deposed and does not know yet, because it was paused or is cut off from the
-store. To follow the wrong one is harmless, as it can decide nothing; it only takes time.
+store. To follow the wrong one is harmless, as it can decide nothing, and says how far what it tells reaches (`Cuts`).
+It only takes time, and not for long: one that the store does not answer resigns.
 
 Nothing is remembered of those who are not connected any more. Metadata that was restored from an old backup may begin
 with an earlier term, and whoever has seen more than it holds must find out and stop (rule 5).

@@ -14,7 +14,9 @@ does and one that is about to find out. What is decided here is only who tries, 
   and a leader resigns for one that has heard more for a second: a leader that is cut off from the nodes, but not from
   the store, yields. What a member counted is worth something only while that member keeps its lease alive, which the
   store is asked for: a machine that dies takes a node along, and must not be yielded to for having heard it.
-- A leader whose lease is gone resigns, and is a standby like any other; one that resigns gives its lease back, so that
+- A leader whose lease is gone resigns, and is a standby like any other. So does one that the store has not answered for
+  as long as a lease lives: its lease may be gone, and others lead; yet nodes that hear nobody else would go on
+  reporting to it, and take its answers for proof that they are heard of. One that resigns gives its lease back, so that
   nobody waits for it. Its last write may still happen; who leads next reads the store after it has raised the term.
 - A standby whose own lease is named by the leader's key has won a campaign without being told so. Nobody else will
   depose it, so it campaigns again.
@@ -151,6 +153,8 @@ class Candidate:
         self._is_granting = False
         self._is_renewing = False
         self._renew_at = 0.0
+        self._kept_at = 0.0
+        """When the store was asked for what it answered last: to grant the lease, or to keep it alive."""
         self._campaigned_under: LeaseID | None = None
 
         self._hears = 0
@@ -233,26 +237,33 @@ class Candidate:
             self._look_after_lead()
 
     def _keep_lease(self) -> None:
+        if self._lease is not None and self._now - self._kept_at > LEASE_SECONDS:
+            self._observe(Branch.M4_LEASE_UNCERTAIN)
+            self._lease = self._recorded = None
+            self._is_renewing = False
         if self._lease is None:
             if not self._is_granting:
                 self._is_granting = True
-                self._store.lease_grant(LEASE_SECONDS, self._on_granted)
+                self._store.lease_grant(LEASE_SECONDS, partial(self._on_granted, self._now))
         elif self._now >= self._renew_at and not self._is_renewing:
             self._is_renewing = True
             self._renew_at = self._now + KEEP_ALIVE_SECONDS
-            self._store.lease_keep_alive(self._lease, partial(self._on_renewed, self._lease))
+            self._store.lease_keep_alive(self._lease, partial(self._on_renewed, self._lease, self._now))
 
-    def _on_granted(self, outcome: LeaseOutcome) -> None:
+    def _on_granted(self, asked: float, outcome: LeaseOutcome) -> None:
         self._is_granting = False
         if isinstance(outcome, Lease) and not self._is_stopped:
             self._lease = outcome.id
+            self._kept_at = asked
             self._renew_at = self._now + KEEP_ALIVE_SECONDS
             self._go_on()
 
-    def _on_renewed(self, lease: LeaseID, outcome: LeaseOutcome) -> None:
+    def _on_renewed(self, lease: LeaseID, asked: float, outcome: LeaseOutcome) -> None:
         self._is_renewing = False
         if isinstance(outcome, LeaseNotFound):
             self._lose(lease)
+        elif isinstance(outcome, Lease) and lease == self._lease:
+            self._kept_at = asked
 
     def _lose(self, lease: LeaseID) -> None:
         if lease == self._lease:

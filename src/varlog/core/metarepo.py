@@ -77,7 +77,7 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import StreamStatus, Term, Version
+from varlog.types import LLSN, StreamStatus, Term, Version
 
 SNAPSHOT_KEY: Final = "snapshot"
 ENTRY_PREFIX: Final = "entry/"
@@ -374,7 +374,8 @@ class MetadataRepository:
 
     def _on_fetch_cuts(self, source: Address, message: FetchCuts) -> None:
         cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
-        self._send(source, Cuts(message.lsid, tuple(cuts)))
+        stream = self.state.streams.get(message.lsid)
+        self._send(source, Cuts(message.lsid, tuple(cuts), LLSN(0) if stream is None else stream.llsn_end))
 
     # Writing
 

@@ -399,7 +399,9 @@ class StorageNode:
             if not is_usable:
                 break
         if executor.committed_end == before:
-            if not is_usable and executor.is_behind and not executor.needs_sync:
+            if message.llsn_end < executor.known_end:  # from one that leads no more, and has not heard of the rest
+                self._observe(Branch.RULE7_ASKED_TOO_LITTLE)
+            elif not is_usable and executor.is_behind and not executor.needs_sync:
                 self._observe(Branch.RULE7_NEEDS_SYNC)
                 executor.needs_sync = True
             return

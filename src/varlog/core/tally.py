@@ -96,6 +96,7 @@ class Tallies:
             before = tally.ends[snid]
             if epoch == tally.epoch and durable_end < before:
                 tally.forget(snid, FAILED)
+                tally.durable_versions[snid] = durable_version
             elif healthy and before != FAILED:
                 tally.durable_versions[snid] = durable_version
                 if epoch == tally.epoch and durable_end > before:

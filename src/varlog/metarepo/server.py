@@ -93,6 +93,7 @@ class MetadataRepositoryServer:
         self._log = logs.get()
         self._timer: asyncio.TimerHandle | None = None
         self._has_failed = False
+        self._said: Leading | NotLeading | None = None
         self._server: Server
         self.peers = Peers()
         self._heard: dict[int, float] = {}
@@ -157,10 +158,17 @@ class MetadataRepositoryServer:
             self._heard[connection.peer.node_id] = self._loop.time()
 
     def _on_turn_of_role(self) -> None:
+        self._log.info(self.repository.role.value, term=self.keeper.standing().term)
+        self._say_standing()
+
+    def _say_standing(self) -> None:
+        """To all who are connected, whenever it changes: also that another leads now, so that nobody stays with one
+        that was deposed and has not found out."""
         standing = self.keeper.standing()
-        self._log.info(self.repository.role.value, term=standing.term)
-        for connection in self.peers.connections:
-            connection.send(standing)
+        if standing != self._said:
+            self._said = standing
+            for connection in self.peers.connections:
+                connection.send(standing)
 
     def on_message(self, connection: Connection, message: Message) -> None:
         peer = connection.peer
@@ -229,6 +237,7 @@ class MetadataRepositoryServer:
             self.keeper.hears(self.nodes)
             self.keeper.tick()
             self.repository.tick(time.time())
+            self._say_standing()
         except errors.VarlogError as error:
             self._fail(error)
         if not self.repository.awaits_store or self.repository.state.version != self._awaited:

@@ -295,9 +295,13 @@ class StorageNodeServer:
             self._receive(METADATA_REPOSITORY, message)
 
     def _receive(self, source: Address, message: Message) -> None:
-        if not self._is_active and not _is_no_news(message):
+        if not self._is_active and not self._is_no_news(message):
             self._wake_up()
         self._guarded(self.node.on_message, source, message)
+
+    def _is_no_news(self, message: Message) -> bool:
+        """Whether a metadata repository only says that it has heard a report: all that arrives in an idle cluster."""
+        return isinstance(message, Commit) and message.prev_version == message.version <= self.node.version
 
     def _guarded(self, receive: Callable[[Address, _Received, float], None], source: Address, what: _Received) -> None:
         self.peers.hold()  # until `on_turn`
@@ -589,11 +593,6 @@ class StorageNodeServer:
         if self._timer is not None and self._timer.when() > self._loop.time() + TICK:
             self._timer.cancel()
             self._timer = self._loop.call_later(TICK, self._tick)
-
-
-def _is_no_news(message: Message) -> bool:
-    """Whether a metadata repository only says that it has heard a report: in an idle cluster nothing else arrives."""
-    return isinstance(message, Commit) and message.version == message.prev_version
 
 
 def _check_set(message: Unseal) -> None:

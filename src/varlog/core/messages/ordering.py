@@ -88,3 +88,6 @@ class Cuts(Message, frozen=True):
 
     lsid: LogStreamID
     cuts: tuple[CommitContext, ...]
+    llsn_end: LLSN = LLSN(0)
+    """The end of what is committed of the log stream, as far as the answerer knows: one that leads no more may know
+    less than the asker lacks, and says nothing of that by what it leaves out."""
