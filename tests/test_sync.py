@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import varlog
 import varlog.sync
 from varlog import errors
+from varlog.background import background
 from varlog.oneprocess import EmbeddedCluster
 
 
@@ -187,3 +192,97 @@ def test_transactions(cluster: Path) -> None:
         found = [entry.data for batch in log.scan() for entry in batch]
         assert sorted(found[:3]) == [b"one", b"three", b"two"]
         assert found[3:] == [b"four"]
+
+
+class Interrupting:
+    """A future whose waiter is interrupted: before there is a result, or when it is there and was not fetched."""
+
+    def __init__(self, future: Future[Any], late: bool) -> None:
+        self._future = future
+        self._late = late
+
+    def result(self) -> Any:
+        if self._late:
+            self._future.result(30)
+        raise KeyboardInterrupt
+
+    def cancel(self) -> bool:
+        return self._future.cancel()
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, iterator: Iterator[object], *, late: bool) -> None:
+    """Press Ctrl-C in `next(iterator)`."""
+    submit = asyncio.run_coroutine_threadsafe
+    with monkeypatch.context() as patch:
+        patch.setattr(asyncio, "run_coroutine_threadsafe", lambda work, loop: Interrupting(submit(work, loop), late))
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_interrupted_goes_on_where_it_was(cluster: Path, monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    with varlog.sync.connect(cluster) as log:
+        for _ in range(3):
+            log.append_batch([b"one", b"two"])
+        scan = log.scan()
+        interrupt(monkeypatch, scan, late=late)
+        assert [batch.glsn for batch in scan] == [1, 3, 5]
+        with log.subscribe() as subscription:
+            interrupt(monkeypatch, subscription, late=late)
+            assert [entry.glsn for entry in islice(subscription, 6)] == [1, 2, 3, 4, 5, 6]
+            if not late:  # it waits, and there is nothing yet
+                interrupt(monkeypatch, subscription, late=False)
+            log.append(b"seven")
+            assert next(subscription).data == b"seven"
+
+
+def test_who_is_closed_while_it_waits_is_told_so(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as log, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(next, log.subscribe())
+        log.close()
+        with pytest.raises(errors.Closed):
+            waiting.result(30)
+
+
+def test_what_the_loop_gives_up_is_closed() -> None:
+    """Work that is cancelled in the loop, and not by whoever waits for it."""
+
+    async def give_up() -> None:
+        raise asyncio.CancelledError
+
+    background.acquire()
+    try:
+        with pytest.raises(errors.Closed):
+            background.run(give_up)
+    finally:
+        background.release()
+
+
+def test_a_process_that_is_forked_connects_anew(cluster: Path) -> None:
+    """It has no thread to wait for; what its parent uses is refused, and goes on there."""
+    with varlog.sync.connect(cluster) as log:
+        log.append(b"parent")
+        child = os.fork()
+        if child == 0:
+            os._exit(in_child(log, cluster))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0
+        assert log.read(2).data == b"child"
+        assert log.append(b"parent").glsn == 3
+
+
+def in_child(log: varlog.sync.Log, cluster: Path) -> int:
+    signal.alarm(30)
+    try:
+        log.append(b"nothing")
+    except errors.Closed:
+        pass
+    else:
+        return 1
+    with varlog.sync.connect(cluster) as mine:
+        mine.append(b"child")
+        try:
+            log.append(b"nothing")
+        except errors.InvalidArgument:
+            return 0
+    return 2

@@ -5,7 +5,9 @@ uses it, and is gone when nobody does.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
@@ -19,10 +21,11 @@ class Background:
     """The event loop and its thread, for as long as anyone uses them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lock: threading.Lock
+        self._users: int
+        self._loop: asyncio.AbstractEventLoop | None
         self._thread: threading.Thread
+        self.forget()
 
     def acquire(self) -> None:
         with self._lock:
@@ -41,14 +44,22 @@ class Background:
         loop.call_soon_threadsafe(loop.stop)
         self._thread.join()
 
+    def forget(self) -> None:
+        """In a process that was forked, which has no such thread: whoever needs one begins anew."""
+        self._lock = threading.Lock()
+        self._users = 0
+        self._loop = None
+
     def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Have the loop do it, and wait."""
+        """Have the loop do it, and wait. What ends because the loop does raises `Closed`."""
         loop = self._loop
         if loop is None:
             raise errors.Closed("the client was closed")
         future = asyncio.run_coroutine_threadsafe(work(), loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise errors.Closed("the client was closed") from None
         except BaseException:
             future.cancel()
             raise
@@ -75,3 +86,4 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 background: Final = Background()
 """The one of this process."""
+os.register_at_fork(after_in_child=background.forget)

@@ -18,7 +18,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -84,16 +83,23 @@ class Batches:
     def __init__(self, batches: _Batches) -> None:
         self._batches = batches
         self._ready: deque[EntryBatch] = deque()
+        self._reading = asyncio.Lock()
 
     def __iter__(self) -> Iterator[EntryBatch]:
         return self
 
     def __next__(self) -> EntryBatch:
         if not self._ready:
-            self._ready.extend(_background.run(self._batches.several))
+            _background.run(self._read)
         if not self._ready:
             raise StopIteration
         return self._ready.popleft()
+
+    async def _read(self) -> None:
+        """In the loop's thread, so that nothing is lost if the one that waits for it is interrupted meanwhile."""
+        async with self._reading:  # the read that was interrupted may not have ended yet
+            if not self._ready:
+                self._ready.extend(await self._batches.several())
 
     @property
     def position(self) -> int:
@@ -123,17 +129,20 @@ class Subscription:
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
-        self._entries = chain.from_iterable(batches)
+        self._entries: Iterator[Entry] = iter(())
 
     def batches(self) -> Batches:
         """The same as batches."""
         return self._batches
 
     def __iter__(self) -> Iterator[Entry]:
-        return self._entries
+        return self
 
     def __next__(self) -> Entry:
-        return next(self._entries)
+        while True:
+            for entry in self._entries:
+                return entry
+            self._entries = iter(next(self._batches))
 
     def close(self) -> None:
         """Read no more."""

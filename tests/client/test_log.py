@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -203,5 +204,33 @@ def test_metadata_can_be_looked_at_and_refreshed(tmp_path: Path) -> None:
             await log.refresh()
             assert log.topic.hwm == 1
             assert stage.repositories[0].address in repr(log)
+
+    run(main())
+
+
+def test_L4_a_log_that_is_used_in_another_event_loop_says_so_and_goes_on_in_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with varlog.embedded(tmp_path) as log:
+            await log.append(b"one")
+            calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: log.append(b"x"),
+                lambda: log.append_batch([b"x"]),
+                lambda: log.read(1),
+                lambda: anext(log.scan()),
+                lambda: anext(log.subscribe()),
+                log.tail,
+                lambda: log.trim(1),
+                lambda: log.begin("x"),
+                log.close,
+            ]
+
+            async def make(call: Callable[[], Awaitable[object]]) -> None:
+                with pytest.raises(errors.InvalidArgument, match="another event loop"):
+                    await call()
+
+            for call in calls:
+                await asyncio.to_thread(asyncio.run, make(call))
+            assert (await log.append(b"two")).glsn == 2
+            assert [entry.data async for entry in log.subscribe(end=3)] == [b"one", b"two"]
 
     run(main())

@@ -402,7 +402,7 @@ class Admin:
             await asyncio.sleep(LOOK_AGAIN)
 
     def _deadline(self, timeout: float | None) -> float:
-        return self._session.loop.time() + (self._timeout if timeout is None else check_timeout(timeout))
+        return self._session.now() + (self._timeout if timeout is None else check_timeout(timeout))
 
     async def __aenter__(self) -> Admin:
         return self

@@ -64,7 +64,7 @@ class Log:
         self._name = topic.name
         self._tpid = topic.tpid
         self._timeout = timeout
-        self._time = session.loop.time
+        self._time = session.now
         self._chained = ChainTopic(session, topic, fill_after) if topic.ordering is Ordering.SEQUENCER else None
         self._archives = Archives(session, topic.tpid, topic.name, timeout)
         self._ended: errors.VarlogError | None = None
@@ -476,6 +476,7 @@ class Log:
 
     async def close(self) -> None:
         """End what is under way with `Closed`, and all connections."""
+        self._time()
         try:
             await self._transactions.close()
         finally:
@@ -519,6 +520,7 @@ class Log:
         with_fill: bool = False,
         uncommitted: bool = False,
     ) -> Feed:
+        self._time()
         if self._ended is not None:
             raise copy(self._ended)
         return Feed(

@@ -168,6 +168,15 @@ class Session:
         ]
         self._manager: Peer | None = None
 
+    def now(self) -> float:
+        """The loop's time; or raises, before anything is touched, if this is not that loop."""
+        if asyncio._get_running_loop() is not self.loop:
+            raise errors.InvalidArgument(
+                "this client belongs to another event loop, or to the process that this one was forked from; connect "
+                "once in each of them, or use varlog.sync, which any thread may"
+            )
+        return self.loop.time()
+
     async def open(self, deadline: float) -> None:
         """Wait for the first metadata. An error that waiting does not mend is raised at once."""
         waiting = self._wait_for_metadata()
