@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pty
+import shlex
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.cli.shell import Dev, Shell
+from tests.cli.shell import COMMAND, Dev, Shell
 from tests.cli.test_append import read_terminal
 from varlog.cli import manual, manual_cluster
 from varlog.cli.manual import Page
@@ -109,6 +111,21 @@ def test_on_a_terminal_nothing_is_destroyed_without_a_yes(shell: Shell, topic: s
             assert process.wait() == code
         os.close(master)
     assert shell.run("topic", "describe", topic).code == 1
+
+
+def test_who_is_at_a_terminal_is_asked_there_whatever_else_goes_elsewhere(shell: Shell, topic: str) -> None:
+    process, master = pty.fork()
+    if not process:
+        command = f"{shlex.join(COMMAND)} topic remove {topic} >/dev/null 2>&1"
+        os.execve("/bin/sh", ["sh", "-c", command], shell.environment)
+    shown = b""
+    while b"[y/N]" not in shown:
+        shown += os.read(master, 65536)
+    os.write(master, b"n\n")
+    _, status = os.waitpid(process, 0)
+    os.close(master)
+    assert os.waitstatus_to_exitcode(status) == 1
+    assert shell.run("topic", "describe", topic).code == 0
 
 
 def test_a_log_stream_is_added_listed_described_and_removed(shell: Shell, topic: str) -> None:

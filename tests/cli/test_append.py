@@ -162,3 +162,34 @@ def test_a_transaction_that_fails_leaves_nothing_to_be_seen(shell: Shell, topic:
     shell.run("append", "--topic", topic, "plain")
     assert entries_of(shell, topic) == b"plain\n"
     assert "--transaction" in shell.run("append", "--topic", topic, "--number", "3", "one").err
+
+
+def test_what_is_given_is_appended_though_nobody_reads_the_results_any_more(shell: Shell, topic: str) -> None:
+    with shell.spawn("append", "--json", "--topic", topic) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\n")
+        process.stdin.flush()
+        assert json.loads(line_of(process))["count"] == 1
+        process.stdout.close()
+        for count, line in enumerate((b"two\n", b"three\n"), 2):
+            process.stdin.write(line)
+            process.stdin.flush()
+            while len(entries_of(shell, topic).splitlines()) < count:
+                assert process.poll() is None
+        process.stdin.close()
+        assert ended(process) == (0, "")
+    assert entries_of(shell, topic) == b"one\ntwo\nthree\n"
+
+
+def test_results_that_cannot_be_written_do_not_say_that_nothing_happened(shell: Shell, topic: str) -> None:
+    with (
+        open("/dev/full", "wb") as full,
+        shell.spawn("append", "--json", "--topic", topic, "x", stdout=full) as process,
+    ):
+        code, told = ended(process)
+    assert code == 1
+    failure = json.loads(told)
+    assert failure["message"] == "standard output: No space left on device"
+    assert failure["happened"] is None
+    assert entries_of(shell, topic) == b"x\n"

@@ -72,6 +72,22 @@ def test_what_is_not_committed_is_shown_only_if_asked_for(shell: Shell, topic: s
     assert err.startswith("varlog: TransactionOpen: position 2 is of transaction")
 
 
+def test_tail_counts_entries_and_not_the_positions_that_hold_none(shell: Shell, topic: str) -> None:
+    assert shell.run("append", "--topic", topic, "a", "b", "c").code == 0
+    for name in ("d", "e"):
+        assert shell.run("append", "--topic", topic, "--transaction", name, name).code == 0
+    shown = {number: shell.run("tail", "--topic", topic, "-n", str(number)).text.split()[1::2] for number in range(7)}
+    assert shown == {
+        0: [],
+        1: ["e"],
+        2: ["d", "e"],
+        3: ["c", "d", "e"],
+        4: list("bcde"),
+        5: list("abcde"),
+        6: list("abcde"),
+    }
+
+
 def test_tail_of_an_empty_topic_is_empty(shell: Shell, topic: str) -> None:
     assert shell.run("tail", "--topic", topic).text == ""
 

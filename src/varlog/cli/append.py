@@ -20,8 +20,8 @@ from cyclopts import Parameter, validators
 
 from varlog import limits
 from varlog.cli.inputs import lines_of, whole
-from varlog.cli.options import USUAL_TOPIC, Flag, Seconds, Topic
-from varlog.cli.output import Output, size_of
+from varlog.cli.options import USUAL_TOPIC, Flag, Seconds, Topic, Whole
+from varlog.cli.output import Output, discard_stdout, size_of
 from varlog.errors import AlreadyCommitted, InvalidArgument, VarlogError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ async def append(
     ] = (),
     lines: Flag = False,
     transaction: Annotated[str | None, Parameter(metavar="NAME")] = None,
-    number: Annotated[int | None, Parameter(metavar="N", validator=validators.Number(gte=0))] = None,
+    number: Annotated[Whole | None, Parameter(metavar="N", validator=validators.Number(gte=0))] = None,
     expires: Seconds | None = None,
     at: Topic = USUAL_TOPIC,
 ) -> None:
@@ -194,7 +194,10 @@ class _Appending:
         self._first = self._first or result.glsn
         self._last = result.end - 1
         self._advance(result.count, size)
-        self._output.record(result._asdict())
+        try:
+            self._output.record(result._asdict())
+        except BrokenPipeError:  # nobody reads it any more; what is to be appended is appended all the same
+            discard_stdout()
 
     def told(self) -> str:
         """How much is in the log, in words."""

@@ -18,7 +18,7 @@ import msgspec
 from cyclopts import Parameter, validators
 
 from varlog import limits
-from varlog.cli.options import USUAL_CLUSTER, Cluster, Positive, Seconds
+from varlog.cli.options import USUAL_CLUSTER, Cluster, Positive, Seconds, Whole
 from varlog.cli.output import Column, Output
 from varlog.daemon.service import loop_factory
 from varlog.errors import ConsistencyViolation
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MEGABYTE: Final = 1_000_000
 _TICK: Final = 0.1
 
-Size = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=limits.MAX_ENTRY_BYTES), metavar="BYTES")]
+Size = Annotated[Whole, Parameter(validator=validators.Number(gte=0, lte=limits.MAX_ENTRY_BYTES), metavar="BYTES")]
 
 
 class Measured(msgspec.Struct):

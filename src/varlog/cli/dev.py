@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter, validators
 
-from varlog.cli.options import JSON, Positive
+from varlog.cli.options import JSON, Positive, Whole
 from varlog.cli.output import Output
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
 from varlog.daemon.service import loop_factory
@@ -20,7 +20,7 @@ from varlog.types import StreamStatus
 HOST: Final = "127.0.0.1"
 PORT: Final = 9092
 
-Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=0xFFFF), metavar="N")]
+Port = Annotated[Whole, Parameter(validator=validators.Number(gte=0, lte=0xFFFF), metavar="N")]
 Data = Annotated[Path, Parameter(metavar="DIR")]
 
 

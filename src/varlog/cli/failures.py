@@ -114,7 +114,7 @@ def describe(error: errors.VarlogError | OSError) -> Failure:
         told = f"{message}; {advice}" if advice and advice not in message else message
         return Failure(name, error.code, told, error.happened, error.retriable)
     where = f"{error.filename}: " if error.filename is not None else ""
-    return Failure(name, 0, f"{where}{error.strerror or message}")
+    return Failure(name, 0, f"{where}{error.strerror or message}", happened=None)  # it may have been done before that
 
 
 def tell(error: errors.VarlogError | OSError | NotConnected, *, json: bool) -> Exit:

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from cyclopts import Group, Parameter, validators
+from cyclopts import CoercionError, Group, Parameter, Token, validators
 
 from varlog.cli.failures import connecting
 from varlog.cli.output import Output
@@ -42,9 +42,21 @@ Flag = Annotated[bool, Parameter(negative=(), show_default=False)]
 JSON = Annotated[Flag, Parameter(help="Print JSON objects, one to a line, and nothing else.")]
 Yes = Annotated[Flag, Parameter(name=["--yes", "-y"], help="Do not ask.")]
 Seconds = Annotated[float, Parameter(validator=validators.Number(gt=0), metavar="SECONDS")]
-Positive = Annotated[int, Parameter(validator=validators.Number(gte=1), metavar="N")]
-Position = Annotated[int, Parameter(validator=validators.Number(gte=1, lt=1 << 64))]
-Identifier = Annotated[int, Parameter(validator=validators.Number(gte=1, lt=1 << 32))]
+
+
+def whole_number(_kind: object, tokens: Sequence[Token]) -> int:
+    """A number as it is written in digits, and nothing else: 3.5 is not rounded to what nobody asked for."""
+    said = tokens[0].value
+    digits = said.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise CoercionError(token=tokens[0], target_type=int)
+    return int(said)
+
+
+Whole = Annotated[int, Parameter(converter=whole_number)]
+Positive = Annotated[Whole, Parameter(validator=validators.Number(gte=1), metavar="N")]
+Position = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lt=1 << 64))]
+Identifier = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lt=1 << 32))]
 
 
 @Parameter(name="*", group=CLUSTER)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -40,8 +41,12 @@ class Output:
         """Write a result as it is."""
         if not data:
             return
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+        try:
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        except OSError as error:
+            error.filename = "standard output"  # not a disk of the cluster's
+            raise
 
     def line(self, text: str = "") -> None:
         """A line for people; scripts do not see it."""
@@ -134,11 +139,14 @@ def duration_of(seconds: float) -> str:
 
 
 def confirmed(question: str) -> bool:
-    """Ask on the terminal before something is destroyed; whoever runs a script is not asked."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    """Ask on the terminal before something is destroyed, also if nothing else goes there; whoever runs a script, which
+    has no terminal to type at, is not asked."""
+    if not sys.stdin.isatty():
         return True
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
+    with ExitStack() as stack:
+        asked = sys.stderr if sys.stderr.isatty() else stack.enter_context(open("/dev/tty", "w", encoding="utf-8"))
+        asked.write(f"{question} [y/N] ")
+        asked.flush()
     return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter, validators
 
-from varlog.cli.options import ANSWER_SECONDS, USUAL_TOPIC, Flag, Position, Positive, Seconds, Topic
+from varlog.cli.options import ANSWER_SECONDS, USUAL_TOPIC, Flag, Position, Positive, Seconds, Topic, Whole
 from varlog.cli.output import Output
 from varlog.errors import JobFailed
 
@@ -28,7 +28,7 @@ Master = Annotated[
     str | None,
     Parameter(metavar="URL", help="Where Spark runs the tasks; without it what Spark is configured for, or else here."),
 ]
-Count = Annotated[int, Parameter(validator=validators.Number(gte=0), metavar="N")]
+Count = Annotated[Whole, Parameter(validator=validators.Number(gte=0), metavar="N")]
 
 
 def archive_pipeline(

@@ -11,20 +11,23 @@ import os
 import stat
 import sys
 from collections.abc import AsyncIterator, Coroutine
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter, validators
 
-from varlog.cli.options import USUAL_TOPIC, Flag, Position, Topic
+from varlog.cli.options import USUAL_TOPIC, Flag, Position, Topic, Whole
 from varlog.cli.payloads import Format, shown_alone, shown_in_list
 
 if TYPE_CHECKING:
-    from varlog import EntryBatch
+    from varlog import EntryBatch, Log
 
 Shown = Annotated[Format, Parameter(name="--format")]
 Uncommitted = Annotated[
     Flag, Parameter(help="Show also entries of transactions that are not decided yet, or were never committed.")
 ]
+
+_LOOK_BACK: Final = 100_000
+"""So many positions at most are looked through at once for the last entries."""
 
 
 async def read(
@@ -46,7 +49,7 @@ async def read(
 
 async def tail(
     *,
-    number: Annotated[int, Parameter(name=["--number", "-n"], validator=validators.Number(gte=0), metavar="N")] = 10,
+    number: Annotated[Whole, Parameter(name=["--number", "-n"], validator=validators.Number(gte=0), metavar="N")] = 10,
     follow: Annotated[Flag, Parameter(name=["--follow", "-f"])] = False,
     long: Annotated[Flag, Parameter(name=["--long", "-l"])] = False,
     uncommitted: Uncommitted = False,
@@ -68,14 +71,30 @@ async def tail(
     """
     async with at.log() as log:
         last = await (log.tail if uncommitted else log.stable)(timeout=at.patience)
-        begin = last - number + 1
-        if begin < await log.first(timeout=at.patience):
-            begin = max(begin, await log.earliest(timeout=at.patience))
+        begin = await _begin_of_last(log, number, last, at, uncommitted=uncommitted)
         if follow:
             await _while_read(_print(log.subscribe(begin, uncommitted=uncommitted).batches(), form, at, long=long))
         elif begin <= last:
             found = log.scan(begin, last + 1, timeout=at.patience, uncommitted=uncommitted)
             await _print(found, form, at, long=long)
+
+
+async def _begin_of_last(log: Log, number: int, last: int, at: Topic, *, uncommitted: bool) -> int:
+    """The position of the first of the last `number` entries up to `last`. Positions that hold none do not count."""
+    begin, step = last + 1, number
+    first = await log.first(timeout=at.patience)
+    while number and begin > first:
+        begin, end = max(1, begin - step), begin
+        if begin < first:
+            first = await log.earliest(timeout=at.patience)
+            begin = max(begin, first)
+        scan = log.scan(begin, end, timeout=at.patience, uncommitted=uncommitted)
+        for glsn, count in reversed([(batch.glsn, len(batch)) async for batch in scan]):
+            if count >= number:
+                return glsn + count - number
+            number -= count
+        step = min(2 * step, _LOOK_BACK)
+    return begin
 
 
 async def subscribe(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from varlog.cli.options import USUAL_TOPIC, Flag, Topic
+from varlog.cli.options import USUAL_TOPIC, Flag, Topic, Whole
 from varlog.cli.results import Bytes, print_csv, print_json, print_table
 from varlog.client.cluster import DEFAULT_DIRECTORY, ENVIRONMENT
 from varlog.errors import BadQuery, InvalidArgument, QueryFailed, UnknownTopic, VarlogError
@@ -45,7 +45,7 @@ _SPARKS: Final = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|\n== SQL.*|;\n.*", re.
 """What Spark adds for those who work on Spark."""
 _UNRESOLVED: Final = re.compile(r"The table or view `?([^`]+?)`? cannot be found")
 
-Limit = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=MOST_ROWS), metavar="N")]
+Limit = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lte=MOST_ROWS), metavar="N")]
 
 
 def sql(
