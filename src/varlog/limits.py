@@ -171,6 +171,9 @@ CONNECTION_BUFFER_MAX: Final = 64 * MIB
 STALL_SECONDS: Final = 30.0
 STALL_BYTES: Final = 1 * MIB
 """How much a peer has to send of a frame, or to take of what is queued for it, in that time."""
+HURRY_SECONDS: Final = 2.0
+HURRY_BYTES: Final = 2 * MIB
+"""The same of a frame larger than the receive buffer, while others wait to send one."""
 MIN_SECRET_BYTES: Final = 32
 MAX_SECRETS: Final = 8
 """That a secret file may hold at once."""

@@ -239,6 +239,7 @@ def test_a_peer_that_finishes_its_frame_in_time_is_kept(monkeypatch: pytest.Monk
 def test_large_frames_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     budget = ReceiveBudget(5 * MIB)
     monkeypatch.setattr(wire_connection, "BUDGET", budget)
+    monkeypatch.setattr(limits, "HURRY_SECONDS", 60.0)
     frame = catalogue.encode(append(1, 4 * MIB))
 
     async def main() -> None:
@@ -262,6 +263,55 @@ def test_large_frames_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.gather(*saying, return_exceptions=True)
         for stranger in strangers:
             stranger.leave()
+        await server.close()
+
+    run(main())
+
+
+def test_who_sends_a_large_frame_slowly_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_connection, "BUDGET", ReceiveBudget(5 * MIB))
+    monkeypatch.setattr(limits, "HURRY_SECONDS", 0.2)
+    frame = catalogue.encode(append(1, 4 * MIB))
+
+    async def main() -> None:
+        there = Recorder()
+        server = await serve(there)
+        slow, quick = await Stranger.to(server), await Stranger.to(server)
+        for stranger in (slow, quick):
+            await stranger.greet()
+        await slow.say(frame[: 1 * MIB])
+        saying = asyncio.ensure_future(quick.say(frame))
+        assert "too slowly while others wait" in str(await slow.refused())
+        await there.received(1)
+        await saying
+        slow.leave()
+        quick.leave()
+        await server.close()
+
+    run(main())
+
+
+def test_who_sends_a_large_frame_quickly_enough_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_connection, "BUDGET", ReceiveBudget(5 * MIB))
+    monkeypatch.setattr(limits, "HURRY_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "HURRY_BYTES", 1)
+    frame = catalogue.encode(append(1, 4 * MIB))
+
+    async def main() -> None:
+        there = Recorder()
+        server = await serve(there)
+        first, second = await Stranger.to(server), await Stranger.to(server)
+        for stranger in (first, second):
+            await stranger.greet()
+        await first.say(frame[: 1 * MIB])
+        saying = asyncio.ensure_future(second.say(frame))
+        for at in range(1 * MIB, len(frame), 256 * 1024):
+            await asyncio.sleep(0.1)
+            await first.say(frame[at : at + 256 * 1024])
+        await there.received(2)
+        await saying
+        first.leave()
+        second.leave()
         await server.close()
 
     run(main())

@@ -280,9 +280,13 @@ class Waiting:
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.granted = asyncio.Event()
+        self.wanted = 0
 
     def on_granted(self) -> None:
         self.granted.set()
+
+    def on_wanted(self) -> None:
+        self.wanted += 1
 
 
 def test_memory_beyond_the_budget_is_waited_for_in_line() -> None:
@@ -293,11 +297,11 @@ def test_memory_beyond_the_budget_is_waited_for_in_line() -> None:
         assert not budget.take(second, 70)
         assert not budget.take(third, 10), "a small one does not overtake the one that has waited longer"
         assert not budget.take(fourth, 30)
-        budget.give(60)
+        budget.give(first, 60)
         await asyncio.gather(*(each.granted.wait() for each in (second, third)))
         assert not fourth.granted.is_set()
         assert budget.free == 20
-        budget.give(10)
+        budget.give(third, 10)
         await fourth.granted.wait()
         assert not first.granted.is_set()
 
@@ -320,11 +324,36 @@ def test_who_waits_no_longer_is_not_waited_for() -> None:
 
 
 def test_a_closed_loop_takes_nothing_with_it() -> None:
-    async def ask(budget: ReceiveBudget) -> None:
-        assert not budget.take(Waiting(), 70)
+    async def ask(budget: ReceiveBudget, size: int) -> tuple[Waiting, bool]:
+        asking = Waiting()
+        return asking, budget.take(asking, size)
 
     budget = ReceiveBudget(100)
-    budget.free = 10
-    asyncio.run(ask(budget))
-    budget.give(90)
+    holder, is_granted = asyncio.run(ask(budget, 90))
+    assert is_granted
+    _, is_granted = asyncio.run(ask(budget, 70))
+    assert not is_granted
+    budget.give(holder, 90)
     assert budget.free == 100
+
+
+def test_who_has_memory_that_others_wait_for_is_told() -> None:
+    async def main() -> None:
+        budget = ReceiveBudget(100)
+        first, second, third, fourth = Waiting(), Waiting(), Waiting(), Waiting()
+        assert budget.take(first, 50)
+        assert budget.take(second, 50)
+        budget.give(second, 50)
+        wanted = [budget.is_wanted]
+        assert not budget.take(third, 60)
+        wanted.append(budget.is_wanted)
+        await asyncio.sleep(0)
+        assert [each.wanted for each in (first, second, third)] == [1, 0, 0]
+        budget.give(first, 50)
+        wanted.append(budget.is_wanted)
+        assert wanted == [False, True, False]
+        assert not budget.take(fourth, 60)
+        await asyncio.sleep(0)
+        assert [each.wanted for each in (first, second, third, fourth)] == [1, 0, 1, 0]
+
+    asyncio.run(main())

@@ -108,6 +108,7 @@ class Connection(asyncio.BufferedProtocol):
         self._backlogged = False
         self._reading = True
         self._borrowed = 0
+        self._hurry: asyncio.TimerHandle | None = None
         self._asked = 0
         self._handed = 0
         self._watch: asyncio.TimerHandle | None = None
@@ -288,14 +289,30 @@ class Connection(asyncio.BufferedProtocol):
         """The budget has memory for the large frame that is to be received."""
         size, self._asked = self._asked, 0
         if self.closed:
-            BUDGET.give(size)
+            BUDGET.give(self, size)
             return
         self._borrowed = size
         self._reader.begin_large()
         self._read_or_not()
+        if BUDGET.is_wanted:
+            self.on_wanted()
+
+    def on_wanted(self) -> None:
+        """Others wait for memory of the budget: who has some has to send quickly now, or gives it up."""
+        if self._borrowed and self._hurry is None and not self.closed:
+            self._hurry = self.loop.call_later(limits.HURRY_SECONDS, self._on_hurried, self._reader.received)
+
+    def _on_hurried(self, received_then: int) -> None:
+        self._hurry = None
+        if self._reader.received - received_then >= limits.HURRY_BYTES:
+            if BUDGET.is_wanted:
+                self.on_wanted()
+        elif self._borrowed and BUDGET.is_wanted:
+            slow = f"{self.remote} sends a frame of {self._borrowed} bytes too slowly while others wait for the memory"
+            self.close(PeerStalled(f"{slow}; send less at once"))
 
     def _give_back(self) -> None:
-        BUDGET.give(self._borrowed)
+        BUDGET.give(self, self._borrowed)
         self._borrowed = 0
 
     def _read_or_not(self) -> None:
@@ -400,6 +417,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queued = 0
         self._reader.drop()
         self._watch_nothing()
+        if self._hurry is not None:
+            self._hurry.cancel()
         if self._borrowed:
             self._give_back()
         if self._asked and BUDGET.leave(self):

@@ -20,6 +20,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from struct import Struct
 from typing import Any, Final, Protocol
 
@@ -212,17 +213,22 @@ class Borrower(Protocol):
     def on_granted(self) -> None:
         """What was asked for is there. Called in the borrower's own loop; it may have given up by then."""
 
+    def on_wanted(self) -> None:
+        """Others wait for memory, and this one has some. Called in the borrower's own loop."""
+
 
 class ReceiveBudget:
     """The memory that one process gives to large frames which are being received.
 
     Asked for with `take`, given back with `give`. Who is refused waits in line, and is told when it has been given what
-    it asked for. Connections of several event loops share it, hence the lock.
+    it asked for; those who have some are told that it is wanted, so that nobody keeps others waiting by being slow.
+    Connections of several event loops share it, hence the lock.
     """
 
     def __init__(self, total: int) -> None:
         self.free = total
         self._waiting: deque[tuple[Borrower, int]] = deque()
+        self._holders: set[Borrower] = set()
         self._lock = threading.Lock()
 
     def take(self, borrower: Borrower, size: int) -> bool:
@@ -230,14 +236,24 @@ class ReceiveBudget:
         with self._lock:
             if not self._waiting and size <= self.free:
                 self.free -= size
+                self._holders.add(borrower)
                 return True
             self._waiting.append((borrower, size))
+            for holder in self._holders:
+                with suppress(RuntimeError):  # its loop is closed, and it is about to give the memory back
+                    holder.loop.call_soon_threadsafe(holder.on_wanted)
             return False
 
-    def give(self, size: int) -> None:
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
+
+    def give(self, borrower: Borrower, size: int) -> None:
         """Memory that was taken is not needed any more, or is somebody else's business now."""
         with self._lock:
             self.free += size
+            self._holders.discard(borrower)
             self._serve()
 
     def leave(self, borrower: Borrower) -> bool:
@@ -257,6 +273,8 @@ class ReceiveBudget:
                 borrower.loop.call_soon_threadsafe(borrower.on_granted)
             except RuntimeError:  # its loop is closed, and with it everything that could still be received there
                 self.free += size
+            else:
+                self._holders.add(borrower)
 
 
 BUDGET: Final = ReceiveBudget(limits.RECEIVE_BYTES_IN_ALL)
