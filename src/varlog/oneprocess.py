@@ -184,11 +184,16 @@ def check_kind(path: Path, *, etcd: bool) -> None:
 
 def prepare(path: Path, nodes: int) -> str:
     """Make what is missing in a cluster's directory; the path of its secret."""
-    for name in ("metadata", *(f"node-{number}" for number in range(1, nodes + 1))):
-        (path / name).mkdir(parents=True, exist_ok=True)
     secret_file = path / "secret"
-    if not secret_file.exists():
-        Secret.create(secret_file)
+    try:
+        for name in ("metadata", *(f"node-{number}" for number in range(1, nodes + 1))):
+            (path / name).mkdir(parents=True, exist_ok=True)
+        if not secret_file.exists():
+            Secret.create(secret_file)
+    except OSError as error:
+        raise errors.NotWritable(
+            f"{path} cannot hold a cluster: {error.strerror or error}; name a directory"
+        ) from error
     return str(secret_file)
 
 

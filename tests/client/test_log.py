@@ -234,3 +234,15 @@ def test_L4_a_log_that_is_used_in_another_event_loop_says_so_and_goes_on_in_its_
             assert [entry.data async for entry in log.subscribe(end=3)] == [b"one", b"two"]
 
     run(main())
+
+
+def test_a_place_that_cannot_hold_a_cluster_is_refused_with_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    async def main(path: Path) -> None:
+        with pytest.raises(errors.NotWritable, match=f"{path} cannot hold a cluster: .*; name a directory"):
+            async with varlog.embedded(path):
+                pass
+
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
+        run(main(path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from varlog.core.messages import (
     RemoveNode,
     RemoveStream,
     RemoveTopic,
+    ReplicaReply,
     Report,
     SealStream,
     TrimTopic,
@@ -264,6 +266,27 @@ def test_a_topic_is_removed_with_its_data_where_nodes_answer(tmp_path: Path) -> 
             assert await small.manage(lambda request: AddTopic(request, TOPIC, 2, 0, 1)) == 3
             await until(lambda: [s.status for s in small.streams() if s.lsid == 4] == [StreamStatus.RUNNING])
             assert (await small.append(b"new", lsid=4)).glsn == 1, "a topic of the same name begins anew"
+
+    run(main())
+
+
+def test_a_topic_is_removed_also_where_no_replica_of_it_should_be_any_more(tmp_path: Path) -> None:
+    """As on a node that was just drained, whose data would be removed later, and by nobody if the topic is gone."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, streams=0) as small:
+            await small.manage(lambda request: AddTopic(request, TOPIC, 2, 0, 1))
+            await small.running(1)
+            (stream,) = small.streams()
+            (left,) = {1, 2, 3} - set(stream.replicas)
+            node = await small.call_node(left, Role.MANAGER, 7)
+            add = partial(AddLogStream, tpid=stream.tpid, lsid=stream.lsid)
+            assert (await node.ask(ReplicaReply, add)).code == 0
+            assert directories(small) == {number: ["lsid=1"] for number in (1, 2, 3)}
+            (manager,) = small.managers
+            await until(lambda: any(info.replicas for snid, info in manager.infos.items() if snid == left))
+            await small.manage(lambda request: RemoveTopic(request, TOPIC))
+            assert directories(small) == {1: [], 2: [], 3: []}
 
     run(main())
 

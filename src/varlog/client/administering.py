@@ -348,7 +348,8 @@ class Admin:
         link = self._session.manager()
         while link is None or not link.connected:
             if link is None or self._session.loop.time() + LOOK_AGAIN > deadline:
-                raise errors.Unreachable(f"{link.address}: {link.error}" if link is not None else NO_MANAGER)
+                why = NO_MANAGER if link is None else f"{link.address}: {link.error or 'it does not answer'}"
+                raise errors.Unreachable(why)
             await asyncio.sleep(LOOK_AGAIN)
         return link.address
 

@@ -212,8 +212,8 @@ class Feed(Streaming):
         if self._is_held and self._holding is not None:
             return self._holding.explain()
         return errors.DeadlineExceeded(
-            f"no replica brought position {self._core.next} within {timeout:.3g} s; "
-            "see `varlog status` for nodes that are down"
+            f"no replica brought position {self._core.next} in time ({timeout:.3g} s): it is not written yet, or nodes "
+            "are down, see `varlog status`"
         )
 
 

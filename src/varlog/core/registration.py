@@ -281,11 +281,14 @@ class Registrar(Conversing):
         return lsid
 
     def _hosts(self, stream: StreamInfo) -> Seq[StorageNodeID]:
-        """Who has data of a log stream: its replicas, or, if it was never registered, whoever says so."""
-        if stream.replicas:
-            return stream.replicas
-        infos = self._infos().items()
-        return [snid for snid, info in infos if any(replica.lsid == stream.lsid for replica in info.replicas)]
+        """Who has data of a log stream: its replicas, and whoever else says so, as a node does that was just drained,
+        or all do of one that was never registered."""
+        others = [
+            snid
+            for snid, info in self._infos().items()
+            if any(replica.lsid == stream.lsid for replica in info.replicas)
+        ]
+        return [*stream.replicas, *(snid for snid in others if snid not in stream.replicas)]
 
     def _remove_data(
         self, replicas: Seq[tuple[StorageNodeID, LogStreamID]], *, new_only: bool = False

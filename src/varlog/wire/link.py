@@ -173,7 +173,9 @@ class Link:
                 self.error = error
                 if str(error) != told:  # once, not at every attempt
                     told = str(error)
-                    _log.info("no connection to %s: %s", self.address, told)
+                    passes = isinstance(error, Unreachable | ConnectionLost)  # the rest is for somebody to mend
+                    level = logging.INFO if passes else logging.WARNING
+                    _log.log(level, "no connection to %s: %s", self.address, told)
             if loop.time() - began > self.longest_wait or self._hurry.is_set():
                 wait = self.first_wait
             with suppress(TimeoutError):
