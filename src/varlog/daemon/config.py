@@ -401,9 +401,9 @@ def _nearest(key: str, known: Mapping[str, Option]) -> str:
 
 def _check_store(config: MetadataRepositoryConfig) -> None:
     if (config.path is None) == (config.store is None):
-        which = "both are given" if config.path is not None else "one of them is missing"
+        which = "are both given" if config.path is not None else "is missing"
         raise BadConfig(
-            f"--path DIRECTORY or --store etcd://HOST:PORT/PREFIX: {which}; the metadata is kept in exactly one of them"
+            f"--path DIRECTORY or --store etcd://HOST:PORT/PREFIX {which}: the metadata is kept in exactly one of them"
         )
     known = options(MetadataRepositoryConfig)
     given = [key for key in known if key.startswith("etcd_") and getattr(config, key)]
