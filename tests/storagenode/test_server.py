@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,7 @@ from varlog.core.messages import (
     TrimTopic,
     Unseal,
 )
+from varlog.core.storagenode import ReadPlan
 from varlog.storagenode.answering import READS_PER_TURN
 from varlog.storagenode.writing import INLINE_BYTES
 from varlog.types import (
@@ -240,6 +242,26 @@ def test_a_flood_of_reads_is_served_in_turn_and_bounded(tmp_path: Path) -> None:
             codes = [reply.code for reply in greedy.heard if isinstance(reply, ScanReply)]
             assert set(codes) == {0, errors.Busy.code}
             assert codes.count(0) >= READS_PER_TURN
+
+    run(main())
+
+
+def test_a_read_of_what_was_opened_anew_since_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was planned with what the closed replica knew: an empty answer would be told as complete."""
+
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=1) as small:
+            await small.append(b"x")
+            node = small.nodes[1].node
+            (executor,) = node.executors
+            sent: list[Message] = []
+            monkeypatch.setattr(node, "_send", lambda _, message: sent.append(message))
+            node.reads.append(ReadPlan("nobody", scan(1), copy(executor), GLSN(2), GLSN(1)))
+            small.nodes[1]._answering.do_some()
+            monkeypatch.undo()
+            (refused,) = sent
+            assert isinstance(refused, ScanReply)
+            assert refused.code == errors.Busy.code
 
     run(main())
 

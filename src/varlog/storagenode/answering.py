@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 
 from varlog import errors, limits
 from varlog.core.address import Address
-from varlog.core.chaincontext import ChainReadPlan
+from varlog.core.chaincontext import ChainContext, ChainReadPlan
+from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import ChainRead
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.daemon import logs
@@ -21,7 +22,6 @@ from varlog.storage.writeonce import WriteOnceStorage
 from varlog.storagenode.hosting import Hosting
 from varlog.storagenode.reading import Plan, Reading, Result
 from varlog.storagenode.replicas import Replicas
-from varlog.types import LogStreamID
 
 READS_PER_TURN: Final = 64
 """Others get their turn of the loop after so many."""
@@ -78,7 +78,7 @@ class Answering:
         node, chains = self._node, self._node.chains
         some, node.reads = self._divided(node.reads)
         for plan in some:
-            self._begin(plan, plan.executor.lsid)
+            self._begin(plan, plan.executor)
         if chains.reads:
             self.do_chained()
         if self:
@@ -90,7 +90,7 @@ class Answering:
         chains = self._node.chains
         some, chains.reads = self._divided(chains.reads)
         for plan in some:
-            self._begin(plan, plan.replica.lsid)
+            self._begin(plan, plan.replica)
 
     def _divided(self, plans: list[PlanT]) -> tuple[list[PlanT], list[PlanT]]:
         if len(plans) > limits.MAX_WAITING_READS:
@@ -109,10 +109,12 @@ class Answering:
                 kept.append(plan)
         return kept
 
-    def _begin(self, plan: Plan, lsid: LogStreamID) -> None:
-        replica = self._replicas.get(lsid)
+    def _begin(self, plan: Plan, executor: LogStreamExecutor | ChainContext) -> None:
+        replica = self._replicas.get(executor.lsid)
         if replica is None:
             self._on_read(plan, [])
+        elif replica.executor is not executor:  # what it knew is not what is there now
+            self._finish(plan, errors.Busy(f"log stream {executor.lsid} was just opened anew; ask again"))
         else:
             self._reading.submit(plan, replica.storage)
 
