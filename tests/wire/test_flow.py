@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -304,10 +305,15 @@ def test_who_sends_a_large_frame_quickly_enough_is_let_be(monkeypatch: pytest.Mo
         for stranger in (first, second):
             await stranger.greet()
         await first.say(frame[: 1 * MIB])
+        await until(lambda: any(each._borrowed for each in server.connections))
+        (holder,) = [each for each in server.connections if each._borrowed]
         saying = asyncio.ensure_future(second.say(frame))
-        for at in range(1 * MIB, len(frame), 256 * 1024):
-            await asyncio.sleep(0.1)
-            await first.say(frame[at : at + 256 * 1024])
+        await until(lambda: holder._hurry is not None)
+        for part in (frame[1 * MIB : 2 * MIB], frame[2 * MIB : 3 * MIB]):
+            looked_at = holder._hurry
+            await first.say(part)
+            await until(partial(lambda before: holder._hurry not in {None, before}, looked_at))
+        await first.say(frame[3 * MIB :])
         await there.received(2)
         await saying
         first.leave()

@@ -13,6 +13,7 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from tests.wire.made import CLASSES, DISGUISES, anything, frame, some
+from tests.wire.peers import until
 from varlog import limits
 from varlog.core.messages import Append, GetMetadata, Message, Replicate, Report, ScanReply
 from varlog.errors import ProtocolError
@@ -347,13 +348,13 @@ def test_who_has_memory_that_others_wait_for_is_told() -> None:
         wanted = [budget.is_wanted]
         assert not budget.take(third, 60)
         wanted.append(budget.is_wanted)
-        await asyncio.sleep(0)
+        await until(lambda: first.wanted > 0)
         assert [each.wanted for each in (first, second, third)] == [1, 0, 0]
         budget.give(first, 50)
         wanted.append(budget.is_wanted)
         assert wanted == [False, True, False]
         assert not budget.take(fourth, 60)
-        await asyncio.sleep(0)
+        await until(lambda: third.wanted > 0)
         assert [each.wanted for each in (first, second, third, fourth)] == [1, 0, 1, 0]
 
     asyncio.run(main())
