@@ -531,7 +531,7 @@ MUTATIONS = [
     Mutation("llsn_used_again_in_one_epoch", "one_content", _restarted_primary_runs_on, 71),
     Mutation("directory_is_not_synced", "exactly_once", _directory_is_not_synced, 23),
     Mutation("rule6_seal_takes_commits_along", "exactly_once", _seal_takes_commits_along, 3),
-    Mutation("rule7_stale_frames_are_committed", "exactly_once", _stale_frames_are_committed, 156),
+    Mutation("rule7_stale_frames_are_committed", "exactly_once", _stale_frames_are_committed, 524),
     Mutation("old_epochs_count", "durable_on_all", _old_epochs_count, 1),
     Mutation("rule6_seal_record_is_left_out", "exactly_once", _seal_record_is_left_out, 4),
     Mutation("outsiders_count", "durable_on_all", _outsiders_count, 249),
