@@ -22,9 +22,16 @@ from tests.cluster.proxy import Direction
 from tests.cluster.waiting import until
 from tests.metarepo.etcds import ask
 from varlog.core import messages
-from varlog.core.metarepo import ENTRY_PREFIX
 from varlog.core.metastate import AnyEntry, Cut, ManagerRegistered, decode_entry
-from varlog.core.store import LEADER_KEY, LeaderRecord, ReadResult, WatchEvents, WatchNotice, decode_leader
+from varlog.core.store import (
+    ENTRY_PREFIX,
+    LEADER_KEY,
+    LeaderRecord,
+    ReadResult,
+    WatchEvents,
+    WatchNotice,
+    decode_leader,
+)
 from varlog.metarepo.etcd.store import EtcdStore
 from varlog.wire import catalogue, hot
 

@@ -28,12 +28,12 @@ from varlog.core.messages import (
     Scan,
     StoredLine,
 )
-from varlog.core.metarepo import MetadataRepository, Role, entry_key
+from varlog.core.metarepo import MetadataRepository, Role
 from varlog.core.metastate import AnyEntry, decode_entry
 from varlog.core.proving import Outcome, Prover
 from varlog.core.replicalog import CopiedPart
 from varlog.core.storagenode import StorageNode
-from varlog.core.store import ReadOutcome, ReadResult
+from varlog.core.store import ReadOutcome, ReadResult, entry_key
 from varlog.metarepo.journal import Journal, JournalOptions
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Content, FileImage, Image, NameKind, Write, apply

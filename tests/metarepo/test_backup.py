@@ -24,10 +24,10 @@ from varlog.core.messages import (
     RegisterSequencer,
     RegisterStream,
 )
-from varlog.core.metarepo import SNAPSHOT_EVERY, MetadataRepository, Role, entry_key
+from varlog.core.metarepo import SNAPSHOT_EVERY, MetadataRepository, Role
 from varlog.core.metastate import Checkpoint, MetadataState, Node
 from varlog.core.projection import Chain, Projection, Stripe
-from varlog.core.store import LEADER_KEY, MEMBER_PREFIX, Put, Txn
+from varlog.core.store import LEADER_KEY, MEMBER_PREFIX, Put, Txn, entry_key
 from varlog.etcdserver import EtcdCluster
 from varlog.metarepo import backup, checkedfile, offline
 from varlog.metarepo.backup import KIND, Backup

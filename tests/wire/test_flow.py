@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import pytest
@@ -269,34 +270,14 @@ def test_large_frames_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     run(main())
 
 
-def test_who_sends_a_large_frame_slowly_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+LARGE = catalogue.encode(append(1, 4 * MIB))
+
+Act = Callable[[Stranger, Connection, Recorder], Awaitable[None]]
+
+
+def while_another_waits(monkeypatch: pytest.MonkeyPatch, act: Act) -> None:
+    """`act` with who has begun a large frame, its connection, and what arrives; another waits to send one."""
     monkeypatch.setattr(wire_connection, "BUDGET", ReceiveBudget(5 * MIB))
-    monkeypatch.setattr(limits, "HURRY_SECONDS", 0.2)
-    frame = catalogue.encode(append(1, 4 * MIB))
-
-    async def main() -> None:
-        there = Recorder()
-        server = await serve(there)
-        slow, quick = await Stranger.to(server), await Stranger.to(server)
-        for stranger in (slow, quick):
-            await stranger.greet()
-        await slow.say(frame[: 1 * MIB])
-        saying = asyncio.ensure_future(quick.say(frame))
-        assert "too slowly while others wait" in str(await slow.refused())
-        await there.received(1)
-        await saying
-        slow.leave()
-        quick.leave()
-        await server.close()
-
-    run(main())
-
-
-def test_who_sends_a_large_frame_quickly_enough_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_connection, "BUDGET", ReceiveBudget(5 * MIB))
-    monkeypatch.setattr(limits, "HURRY_SECONDS", 0.5)
-    monkeypatch.setattr(limits, "HURRY_BYTES", 1)
-    frame = catalogue.encode(append(1, 4 * MIB))
 
     async def main() -> None:
         there = Recorder()
@@ -304,20 +285,38 @@ def test_who_sends_a_large_frame_quickly_enough_is_let_be(monkeypatch: pytest.Mo
         first, second = await Stranger.to(server), await Stranger.to(server)
         for stranger in (first, second):
             await stranger.greet()
-        await first.say(frame[: 1 * MIB])
+        await first.say(LARGE[: 1 * MIB])
         await until(lambda: any(each._borrowed for each in server.connections))
         (holder,) = [each for each in server.connections if each._borrowed]
-        saying = asyncio.ensure_future(second.say(frame))
-        await until(lambda: holder._hurry is not None)
-        for part in (frame[1 * MIB : 2 * MIB], frame[2 * MIB : 3 * MIB]):
-            looked_at = holder._hurry
-            await first.say(part)
-            await until(partial(lambda before: holder._hurry not in {None, before}, looked_at))
-        await first.say(frame[3 * MIB :])
-        await there.received(2)
+        saying = asyncio.ensure_future(second.say(LARGE))
+        await act(first, holder, there)
         await saying
         first.leave()
         second.leave()
         await server.close()
 
     run(main())
+
+
+def test_who_sends_a_large_frame_slowly_does_not_keep_others_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def dawdle(slow: Stranger, _holder: Connection, there: Recorder) -> None:
+        assert "too slowly while others wait" in str(await slow.refused())
+        await there.received(1)
+
+    monkeypatch.setattr(limits, "HURRY_SECONDS", 0.2)
+    while_another_waits(monkeypatch, dawdle)
+
+
+def test_who_sends_a_large_frame_quickly_enough_is_let_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def go_on(first: Stranger, holder: Connection, there: Recorder) -> None:
+        await until(lambda: holder._hurry is not None)
+        for part in (LARGE[1 * MIB : 2 * MIB], LARGE[2 * MIB : 3 * MIB]):
+            looked_at = holder._hurry
+            await first.say(part)
+            await until(partial(lambda before: holder._hurry not in {None, before}, looked_at))
+        await first.say(LARGE[3 * MIB :])
+        await there.received(2)
+
+    monkeypatch.setattr(limits, "HURRY_SECONDS", 0.5)
+    monkeypatch.setattr(limits, "HURRY_BYTES", 1)
+    while_another_waits(monkeypatch, go_on)

@@ -58,8 +58,10 @@ from varlog.core.metastate import (
 )
 from varlog.core.registering import begun, refused
 from varlog.core.store import (
+    ENTRY_PREFIX,
     LEADER_KEY,
     NO_LEASE,
+    SNAPSHOT_KEY,
     Committed,
     Compare,
     CompareFailed,
@@ -73,14 +75,14 @@ from varlog.core.store import (
     TxnOutcome,
     decode_leader,
     encode_leader,
+    entry_key,
+    version_of,
 )
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
 from varlog.types import LLSN, StreamStatus, Term, Version
 
-SNAPSHOT_KEY: Final = "snapshot"
-ENTRY_PREFIX: Final = "entry/"
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
 TOGETHER: Final = 31
@@ -88,17 +90,6 @@ TOGETHER: Final = 31
 
 
 def _nothing() -> None: ...
-
-
-def entry_key(version: int) -> str:
-    return f"{ENTRY_PREFIX}{version:016x}"
-
-
-def _version_of(key: str) -> Version:
-    try:
-        return Version(int(key.removeprefix(ENTRY_PREFIX), 16))
-    except ValueError:
-        raise errors.MalformedMetadata(f"{key!r} is not the key of an entry") from None
 
 
 class Role(Enum):
@@ -219,7 +210,7 @@ class MetadataRepository:
         self._version_revision = kvs[VERSION_KEY].revision if VERSION_KEY in kvs else 0
         self._entries.clear()
         for key in sorted(key for key in kvs if key.startswith(ENTRY_PREFIX)):
-            version = _version_of(key)
+            version = version_of(key)
             self._entries.append(version)
             if version > self._snapshot_version:
                 entry = decode_entry(kvs[key].value)

@@ -43,7 +43,7 @@ from varlog.errors import (
     OutcomeUnknown,
     StoreUnavailable,
 )
-from varlog.types import ClusterID, Term
+from varlog.types import ClusterID, Term, Version
 
 LeaseID = NewType("LeaseID", int)
 
@@ -58,6 +58,11 @@ MEMBER_PREFIX = "member/"
 
 CLUSTER_KEY = "cluster"
 """The id of the cluster whose metadata it is, in digits, where the store itself does not know."""
+
+SNAPSHOT_KEY: Final = "snapshot"
+"""The state as of some version;"""
+ENTRY_PREFIX: Final = "entry/"
+"""and every entry since, by its version."""
 
 _DIGITS: Final = 20
 
@@ -209,6 +214,18 @@ def check_txn(txn: Txn, max_value_bytes: int) -> None:
 def check_ttl(ttl: int) -> None:
     if not 1 <= ttl <= limits.MAX_LEASE_SECONDS:
         raise InvalidArgument(f"a lease lives from 1 to {limits.MAX_LEASE_SECONDS} seconds, not {ttl}")
+
+
+def entry_key(version: int) -> str:
+    return f"{ENTRY_PREFIX}{version:016x}"
+
+
+def version_of(key: str) -> Version:
+    """Of the entry at a key."""
+    try:
+        return Version(int(key.removeprefix(ENTRY_PREFIX), 16))
+    except ValueError:
+        raise MalformedMetadata(f"{key!r} is not the key of an entry") from None
 
 
 def encode_owner(cid: ClusterID) -> bytes:

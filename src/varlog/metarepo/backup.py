@@ -18,12 +18,13 @@ import msgspec
 
 from varlog import errors, limits
 from varlog.core.cuthistory import CutHistory
-from varlog.core.metarepo import ENTRY_PREFIX, SNAPSHOT_KEY, entry_key
 from varlog.core.metastate import Checkpoint, Cut, MetadataState, decode_entry
 from varlog.core.store import (
     CLUSTER_KEY,
+    ENTRY_PREFIX,
     LEADER_KEY,
     MEMBER_PREFIX,
+    SNAPSHOT_KEY,
     Compare,
     LeaderRecord,
     Put,
@@ -31,6 +32,7 @@ from varlog.core.store import (
     Txn,
     encode_leader,
     encode_owner,
+    entry_key,
 )
 from varlog.core.tails import VERSION_KEY
 from varlog.metarepo.offline import OfflineStore, running_in, term_in
