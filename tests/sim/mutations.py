@@ -517,12 +517,12 @@ def _what_is_being_made_is_collected(patch: pytest.MonkeyPatch) -> None:
 
 
 MUTATIONS = [
-    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 5),
-    Mutation("rule1_cut_without_the_leadership_compare", "invariant", _cut_without_the_leadership_compare, 22),
+    Mutation("rule1_writes_prove_nothing", "dense_unique", _writes_prove_nothing, 9),
+    Mutation("rule1_cut_without_the_leadership_compare", "invariant", _cut_without_the_leadership_compare, 24),
     Mutation("rule1_unknown_is_taken_for_failed", "agreement", _unknown_is_taken_for_failed, 5),
     Mutation("rule1_told_before_it_is_written", "dense_unique", _told_before_it_is_written, 83),
-    Mutation("rule2_stale_seal_is_obeyed", "equal_prefixes", _stale_seal_is_obeyed, 55),
-    Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 95),
+    Mutation("rule2_stale_seal_is_obeyed", "equal_prefixes", _stale_seal_is_obeyed, 62),
+    Mutation("rule9_old_completions_count", "dense_unique", _old_completions_count, 42),
     Mutation("rule10_hwm_is_per_node", "liveness", _hwm_is_per_node, 7),
     Mutation("rule17_append_of_any_epoch", "exactly_once", _append_of_any_epoch, 13),
     Mutation("rule18_no_deduplication", "exactly_once", _no_deduplication, 3),
@@ -534,11 +534,11 @@ MUTATIONS = [
     Mutation("rule7_stale_frames_are_committed", "exactly_once", _stale_frames_are_committed, 524),
     Mutation("old_epochs_count", "durable_on_all", _old_epochs_count, 1),
     Mutation("rule6_seal_record_is_left_out", "exactly_once", _seal_record_is_left_out, 4),
-    Mutation("outsiders_count", "durable_on_all", _outsiders_count, 249),
+    Mutation("outsiders_count", "durable_on_all", _outsiders_count, 62),
     Mutation("m10_incomplete_replica_runs", "exactly_once", _incomplete_replica_runs, 16),
     Mutation("m9_sealing_replica_is_a_source", "liveness", _sealing_replica_is_a_source, 45),
     Mutation("rule7_copy_begins_at_the_end", "exactly_once", _copy_begins_at_the_end, 249),
     Mutation("rule4_history_is_dropped_early", "liveness", _history_is_dropped_early, 3),
     Mutation("rule13_what_is_being_made_is_collected", "liveness", _what_is_being_made_is_collected, 2),
-    Mutation("rule18_table_is_forgotten", "exactly_once", _table_is_forgotten, 96),
+    Mutation("rule18_table_is_forgotten", "exactly_once", _table_is_forgotten, 76),
 ]

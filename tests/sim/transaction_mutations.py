@@ -160,7 +160,7 @@ def _expired_ones_are_not_listed(patch: pytest.MonkeyPatch) -> None:
 MUTATIONS = [
     Mutation("commit_decided_by_receipt", "no_lost_commit", _commit_decided_by_receipt, 38),
     Mutation("expiry_by_clock", "atomic_visibility", _expiry_by_clock, 28),
-    Mutation("abort_forgotten_at_restart", "no_dirty_read", _abort_forgotten_at_restart, 36),
+    Mutation("abort_forgotten_at_restart", "no_dirty_read", _abort_forgotten_at_restart, 12),
     Mutation("older_attempt_not_fenced", "fencing", _older_attempt_not_fenced, 38),
     Mutation("commit_without_a_look_before", "no_dirty_read", _commit_without_a_look_before, 19),
     Mutation("last_verdict_counts", "no_dirty_read", _last_verdict_counts, 28),

@@ -522,6 +522,11 @@ class StorageNode:
                 self._answer_not_yet(executor, w.source, w.scan)
         self._waiting[executor.lsid] = [w for w in waiting if w.deadline > now]
 
+    def is_news(self, message: Message) -> bool:
+        """Whether it is more than a metadata repository's word that it has heard a report: all that arrives in an idle
+        cluster."""
+        return not isinstance(message, Commit) or not message.prev_version == message.version <= self.version
+
     @property
     def has_news(self) -> bool:
         """Whether `flush` has something to send."""

@@ -145,9 +145,11 @@ class Cluster(Processes[StorageNodeHost, ClientHost]):
         if self.shape.lying_disk and snid == 1:
             disk.lies = self._lies
         options = StorageOptions(segment_bytes=self.shape.segment_bytes)
-        return StorageNodeHost(
+        host = StorageNodeHost(
             process, self.network, disk, snid, self.frames, self.durability, self._observe, options, self._dedup_table
         )
+        host.frugal = self.shape.frugal
+        return host
 
     def _dedup_table(self) -> DedupTable:
         return DedupTable(per_writer=16, total=self.shape.dedup_sequences)

@@ -54,6 +54,7 @@ from varlog.types import (
 CID: Final = ClusterID(1)
 TOPIC: Final = TopicID(1)
 TICK: Final = 0.1
+IDLE_TICK: Final = 0.5
 ANNOUNCE_EVERY: Final = 0.5
 """There are no connections whose beginning would be the time for it."""
 _VOLUME: Final = "/volume"
@@ -82,6 +83,8 @@ class NodeHost(ABC, Generic[S]):
         self.disk = disk
         self.snid = snid
         self.storages: dict[LogStreamID, S] = {}
+        self.frugal = False
+        """See `varlog.sim.shape.Shape.frugal`."""
         self.stopped: errors.VarlogError | None = None
         """Why the node ended itself, if it did."""
         self._network = network
@@ -97,6 +100,9 @@ class NodeHost(ABC, Generic[S]):
         self._reopened: dict[LogStreamID, float] = {}
         """When replicas were last opened anew, or were to be."""
         self._wake: float | None = None
+        self._is_active = True
+        """Something has happened since the last tick, or nodes are not frugal."""
+        self._next_tick = 0.0
         disk.mkdir(_VOLUME)
         network.attach(process.name, process, self._receive)
 
@@ -164,6 +170,7 @@ class NodeHost(ABC, Generic[S]):
         self._closings.clear()
         self._reopened.clear()
         self._wake = None
+        self._is_active = True
         self.storages.clear()
         self._forget()
         try:
@@ -245,6 +252,8 @@ class NodeHost(ABC, Generic[S]):
             case GetInfo(request):
                 self._send(source, self._info(request))
             case _:
+                if self.node.is_news(message):
+                    self._stir()
                 self.node.on_message(source, message, self.process.monotonic())
 
     def _announce(self) -> None:
@@ -256,9 +265,26 @@ class NodeHost(ABC, Generic[S]):
         now = self.process.monotonic()
         if now - self._announced >= ANNOUNCE_EVERY or self._announced == 0.0:
             self._announce()
+        pause = TICK if self._is_active else IDLE_TICK
+        self._is_active = not self.frugal
         self.node.tick(now)
         self._settle()
-        self.process.at(TICK, self._tick)
+        self._tick_in(pause)
+
+    def _tick_in(self, seconds: float) -> None:
+        self._next_tick = due = self.process.monotonic() + seconds
+        self.process.at(seconds, self._tick_if, due)
+
+    def _tick_if(self, due: float) -> None:
+        if due == self._next_tick:
+            self._tick()
+
+    def _stir(self) -> None:
+        """Something happens again: time has to be looked at more often."""
+        if not self._is_active:
+            self._is_active = True
+            if self._next_tick > self.process.monotonic() + TICK:
+                self._tick_in(TICK)
 
     def _wake_at(self, due: float | None) -> None:
         """Settle again when a copy wants to go on."""

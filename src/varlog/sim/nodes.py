@@ -156,6 +156,7 @@ class StorageNodeHost(NodeHost[LogStreamStorage]):
         """What one read has brought of them is taken together, as the server does."""
         appends, self._appends = self._appends, []
         if appends:
+            self._stir()
             self._guarded(lambda: self.node.on_appends(self._appends_from, appends, self.process.monotonic()))
 
     def _info(self, request: int) -> Info:
@@ -197,15 +198,17 @@ class StorageNodeHost(NodeHost[LogStreamStorage]):
     # Disk
 
     def _settle(self) -> None:
-        """After every event: do the reads, report, write what is staged."""
+        """After every event: do the reads, report, write what is staged, or what somebody waits for."""
         reads, self.node.reads = self.node.reads, []
         for plan in reads:
             self.process.at(self._delay(0.0001), self._read, plan)
-        self._copy()
-        self.node.flush(self.process.monotonic())
+        if not self.frugal or self.node.has_news:
+            self._copy()
+            self.node.flush(self.process.monotonic())
         self.node.stage()
         for lsid, storage in self.storages.items():
-            if lsid not in self._busy and storage.staged and not storage.poisoned:
+            is_due = storage.urgent_bytes is not None if self.frugal else storage.staged
+            if is_due and lsid not in self._busy and not storage.poisoned:
                 self._write_next(lsid, storage)
         self._wake_at(self.node.syncing.due)
 

@@ -38,6 +38,9 @@ class Shape:
     managers: int = 1
     operations: int = 0
     """How often an operator drains, replaces, moves, adds or holds something."""
+    frugal: bool = False
+    """Nodes write and report only what somebody waits for, and look at the time more rarely while nothing happens, as
+    the daemon does. The others do so after every event."""
     first: int = 1
     """Where the log begins; later of one that is restored from an archive."""
 
@@ -69,12 +72,14 @@ class Shape:
             outsider=nodes > replication_factor and rng.random() < 0.6,
             managers=rng.choice((1, 1, 2)),
             operations=rng.choice((0, 4, 12)),
+            frugal=rng.random() < 0.5,
         )
 
     def __str__(self) -> str:
         traits = {
             "lying disk": self.lying_disk,
             "outsider": self.outsider,
+            "frugal nodes": self.frugal,
             "bad store": self.bad_store and self.repositories > 1,
             "old backup": self.old_backup,
             "lost node": self.lost_node,

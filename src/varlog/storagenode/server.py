@@ -36,7 +36,6 @@ from varlog.core.messages import (
     ChainSeal,
     ChainWrite,
     ChainWritten,
-    Commit,
     Decided,
     Digest,
     FetchLog,
@@ -295,13 +294,9 @@ class StorageNodeServer:
             self._receive(METADATA_REPOSITORY, message)
 
     def _receive(self, source: Address, message: Message) -> None:
-        if not self._is_active and not self._is_no_news(message):
+        if not self._is_active and self.node.is_news(message):
             self._wake_up()
         self._guarded(self.node.on_message, source, message)
-
-    def _is_no_news(self, message: Message) -> bool:
-        """Whether a metadata repository only says that it has heard a report: all that arrives in an idle cluster."""
-        return isinstance(message, Commit) and message.prev_version == message.version <= self.node.version
 
     def _guarded(self, receive: Callable[[Address, _Received, float], None], source: Address, what: _Received) -> None:
         self.peers.hold()  # until `on_turn`

@@ -98,7 +98,9 @@ class ChainCluster(Processes[ChainNodeHost, ClientHost]):
     def _make_node(self, snid: StorageNodeID) -> ChainNodeHost:
         process = self.world.process(node_address(snid))
         options = StorageOptions(segment_bytes=self.shape.segment_bytes)
-        return ChainNodeHost(process, self.network, SimDisk(), snid, self.witness, self._observe, options)
+        host = ChainNodeHost(process, self.network, SimDisk(), snid, self.witness, self._observe, options)
+        host.frugal = self.shape.frugal
+        return host
 
     def _chains(self, snids: Sequence[StorageNodeID]) -> list[tuple[StorageNodeID, ...]]:
         """The nodes of each log stream, head first."""

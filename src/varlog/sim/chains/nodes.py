@@ -142,7 +142,8 @@ class ChainNodeHost(NodeHost[WitnessedStorage]):
         reads, chains.reads = chains.reads, []
         for plan in reads:
             self.process.at(self._delay(0.0001), self._read, plan)
-        self.node.flush(self.process.monotonic())
+        if not self.frugal or self.node.has_news:
+            self.node.flush(self.process.monotonic())
         self.node.stage()
         for lsid, storage in self.storages.items():
             if lsid not in self._busy and storage.urgent_bytes is not None and not storage.poisoned:

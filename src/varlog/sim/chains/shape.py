@@ -36,6 +36,8 @@ class ChainShape:
     """One node is not there any more when all is healed."""
     grows: bool = False
     """A log stream is added while things fail."""
+    frugal: bool = False
+    """As `varlog.sim.shape.Shape.frugal`."""
 
     @classmethod
     def draw(cls, world: World) -> ChainShape:
@@ -57,6 +59,7 @@ class ChainShape:
             bad_store=rng.random() < 0.5,
             lost_node=replication_factor > 1 and rng.random() < 0.2,
             grows=rng.random() < 0.3,
+            frugal=rng.random() < 0.5,
         )
 
     def __str__(self) -> str:
@@ -64,6 +67,7 @@ class ChainShape:
             "bad store": self.bad_store and self.repositories > 1,
             "lost node": self.lost_node,
             "one more log stream": self.grows,
+            "frugal nodes": self.frugal,
             f"needless projections every {self.seal_pace} s": self.seal_pace > 0.0,
         }
         return ", ".join(
