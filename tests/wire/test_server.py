@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.wire.peers import CLIENT, CLUSTER, MEMBERS, NODE, SECRET, Recorder, Stranger, join, run, serve
+from tests.wire.peers import CLIENT, CLUSTER, MEMBERS, NODE, SECRET, Recorder, Stranger, join, run, serve, until
 from varlog import errors, limits
 from varlog.wire import Identity, Ping, Pong, Role, Server, dial
 
@@ -145,3 +145,22 @@ def test_only_the_roles_that_belong_are_let_in() -> None:
         await server.close()
 
     run(main())
+
+
+def test_strangers_who_come_in_crowds_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+
+    async def main() -> None:
+        server = await serve(Recorder())
+        for nth in range(1, 51):
+            async with await Stranger.to(server) as stranger:
+                await stranger.say(b"GET / HTTP/1.1\r\n\r\n")
+                assert await stranger.refused() is not None
+            await until(lambda nth=nth: server.refusals == nth)  # type: ignore[misc]
+        await server.close()
+
+    run(main())
+    told = [record.getMessage() for record in caplog.records if record.name == "varlog.wire.server"]
+    assert len(told) == 21
+    assert "(1 so far)" in told[0]
+    assert "not all are told of" in told[-1]

@@ -21,6 +21,9 @@ from varlog.wire.secure import SecureConnection
 _log = logging.getLogger(__name__)
 _BACKLOG = 512
 _LOOK_SECONDS = 1.0
+_TELL_SECONDS = 10.0
+_TELL_REFUSALS = 20
+"""As many connections without a hello are told of one by one in that time; a scan of ports should fill no disk."""
 
 
 class Server:
@@ -35,6 +38,8 @@ class Server:
         """Those whose hello is done."""
         self.refusals = 0
         """How many connections ended before their hello was done."""
+        self._telling_since = 0.0
+        self._refusals_then = 0
         self._identity = identity
         self._accepts = accepts
         self._credentials = credentials
@@ -111,4 +116,14 @@ class Server:
         else:
             del self._greeting[connection]
             self.refusals += 1
-            _log.info("no hello with %s: %s", connection.remote, connection.error)
+            self._tell_of_refusal(connection)
+
+    def _tell_of_refusal(self, connection: Connection) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._telling_since >= _TELL_SECONDS:
+            self._telling_since, self._refusals_then = now, self.refusals - 1
+        nth = self.refusals - self._refusals_then
+        if nth <= _TELL_REFUSALS:
+            _log.info("no hello with %s (%d so far): %s", connection.remote, self.refusals, connection.error)
+        if nth == _TELL_REFUSALS:
+            _log.warning("so many connections end without a hello that not all are told of, only how many")
