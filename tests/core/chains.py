@@ -191,10 +191,13 @@ class Members:
 
     def settle(self) -> None:
         """Let everything arrive, be read and be written."""
-        while any(
-            [self._deliver(), *[m.sync() for m in self.all.values()], *[m.read_plans() for m in self.all.values()]]
-        ):
+        while self.step():
             pass
+
+    def step(self) -> bool:
+        """Let what was sent so far arrive, and what can be read and written be so; whether there was any."""
+        members = self.all.values()
+        return any([self._deliver(), *[m.sync() for m in members], *[m.read_plans() for m in members]])
 
     def _deliver(self) -> bool:
         queue: deque[tuple[str, str, Message]] = deque()

@@ -376,6 +376,41 @@ def test_rule22_a_follower_that_was_sealed_as_a_member_is_compared_whole_again(m
     assert not target.replica.is_chains
 
 
+def test_rule22_what_an_abandoned_final_copy_has_brought_is_compared(
+    members: Members, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the suffix of a head that died with it: other entries were acknowledged at the same positions since."""
+    monkeypatch.setattr(limits, "CHAIN_DIGEST_BATCHES", 4)
+    monkeypatch.setattr(limits, "COPY_PART_BYTES", 1)
+    head, tail, target = members[1], members[2], members[3]
+    tail.seal(1)
+    store(tail, range(1, 10))
+    store(head, [10, 11])
+    target.copy(2, 1)
+    members.settle()
+    head.seal(2, base=1)
+    target.seal(2, base=1, joins=True)
+    members.settle()
+    target.copy(1, 2, head.replica.end)
+    while target.replica.end <= 10:  # until a part of what only the head has is here
+        members.step()
+    members.cut_off.add("sn/1")
+    members.pass_time(SOURCE_SILENT + RENEW_WITHIN)
+    tail.seal(3, base=1)
+    members.settle()
+    store(tail, [10, 11], epoch=3, tag=100)
+    target.copy(2, 3)
+    while target.chains.copying._copies[LSID].at <= 4:  # the first of three pages
+        members.step()
+    tail.seal(4, base=3)
+    target.seal(4, base=3, joins=True)
+    members.settle()
+    target.copy(2, 4, tail.replica.end)
+    members.settle()
+    assert target.answer(ChainCopied, target.copy(2, 4, tail.replica.end)).is_complete
+    assert target.content == tail.content
+
+
 @pytest.mark.parametrize("lines", [1, 2, 5])
 def test_positions_are_compared_in_pages(members: Members, lines: int, monkeypatch: pytest.MonkeyPatch) -> None:
     target = members[2]

@@ -128,6 +128,26 @@ def test_S5_junk_is_written_and_refused_as_anything_else(member: Member) -> None
     assert (glsn, verify(content).count) == (2, 3)
 
 
+def test_L5_a_batch_that_a_trim_cuts_into_is_taken_for_the_rest_of_it(member: Member) -> None:
+    """The replica before has it: whoever pushes it down must not find that this one cannot have it."""
+    member.replica.trim(GLSN(4))
+    request = member.write(3, batch_of(3, 4))
+    trimmed = member.write(1, batch_of(1, 4))
+    member.sync()
+    assert (member.result(request), member.result(trimmed)) == ("ok", "0 Trimmed")
+    assert member.content == {3: batch_of(3, 4)}
+
+
+def test_L5_what_is_there_is_told_also_where_a_trim_cuts_into_it(member: Member) -> None:
+    member.write(3, batch_of(3, 4), time=5)
+    member.sync()
+    member.replica.trim(GLSN(4))
+    request = member.write(5, junk(2), source=OTHER_CLIENT)
+    member.sync()
+    member.read_plans()
+    assert member.answer(ChainWritten, request).refused == ((0, errors.Written.code, 3, 5, batch_of(3, 4)),)
+
+
 @pytest.mark.parametrize(
     ("glsn", "content", "error"),
     [

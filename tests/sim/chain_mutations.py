@@ -134,7 +134,7 @@ MUTATIONS = (
     Mutation("positions written again in a later epoch", "given_out", _written_again_in_a_later_epoch, 1),
     Mutation("positions given out again in a later epoch", "real_time", _given_out_again, 1),
     Mutation("err_written of a later replica wins", "chains", _later_replica_wins, 1),
-    Mutation("returner joins at the head without wiping", "chains", _returner_joins_at_the_head, 10),
+    Mutation("returner joins at the head without wiping", "chains", _returner_joins_at_the_head, 22),
     Mutation("fill above peek", "given_out", _fill_above_peek, 1),
     Mutation("fill without waiting, without rule 21", "exactly_once", _impatient_without_rule_21, 1),
     Mutation("seal does not cancel what is queued", "sealed", _seal_does_not_cancel, 2),

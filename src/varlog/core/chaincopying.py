@@ -384,6 +384,8 @@ class ChainCopying:
         replica.joins, replica.follows = bool(message.end), not message.end
         replica.source, replica.source_end = message.source, GLSN(0)
         copy = Copy(replica, message, self._requests, self._send, self._observe, now)
+        if message.end:  # until it is complete, some of this may be its source's alone, and never the chain's
+            replica.is_chains = False
         self._copies[replica.lsid] = copy
         copy.advance(now)
 

@@ -194,7 +194,7 @@ class ChainReplica(ChainContext):
     def _misplaced(self, glsn: int, time: int, count: int) -> errors.VarlogError | None:
         if not (1 <= glsn <= NEVER - count and 0 <= time <= NEVER):
             return errors.InvalidArgument(f"there is no position {glsn}, or no time {time}")
-        if glsn <= self.log.trim:
+        if glsn + count - 1 <= self.log.trim:  # of one that is cut into, the rest has to be here
             return errors.Trimmed(self.log.trim + 1, glsn)
         return None
 
@@ -212,9 +212,9 @@ class ChainReplica(ChainContext):
     def _read_value(self, waiting: _Waiting, told: int) -> None:
         """Read the next batch that a write was refused for; so many bytes of those before it are told already."""
         if told < limits.SCAN_REPLY_BYTES and waiting.there:
-            held = waiting.there[0][1]
+            at = GLSN(max(waiting.there[0][1].glsn, self.log.trim + 1))
             then = partial(self._finish_value, waiting, told)
-            self.plan(ChainReadPlan(self, held.glsn, 1, waiting.source, self.durable_end, then))
+            self.plan(ChainReadPlan(self, at, 1, waiting.source, self.durable_end, then))
             return
         waiting.refused.extend((number, errors.Busy.code, 0, 0, b"") for number, _ in waiting.there)
         waiting.refused.sort(key=itemgetter(0))

@@ -257,7 +257,8 @@ class TrimmerClient(ReaderClient):
     def _next_trim(self) -> None:
         tail = self.shared.known_tail
         if self._trim is None and tail >= 20 and not self.shared.stopping:
-            glsn = self.rng.randint(1, tail // 2)
+            # Most of what is there, or up to where writes are under way: then into the middle of a batch, perhaps.
+            glsn = tail - self.rng.randint(0, 6) if self.rng.random() < 0.3 else self.rng.randint(1, tail // 2)
             self._trim = self.shared.history.invoke(self.process.name, Kind.TRIM, TOPIC, position=glsn)
             self._trim_request = self.request()
             self._trim_deadline = self.now + ANSWER_SECONDS
