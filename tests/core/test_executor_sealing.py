@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.replica import ME, OTHER, THIRD, Replica
+from tests.core.replica import ME, OTHER, PATH, THIRD, Replica
 from varlog import errors
 from varlog.core.branches import Branch
 from varlog.core.messages import ReplicaReply
 from varlog.errors import ConsistencyViolation
+from varlog.storage.format import FRAME_HEADER_BYTES
 
 
 def running(*, committed: int = 0, stored: int = 0) -> Replica:
@@ -326,6 +327,24 @@ def test_rule15_a_corrupt_replica_is_never_sealed() -> None:
     assert not replica.executor.healthy
     assert replica.reply(replica.seal(3, 3)) == "Corrupt"
     assert replica.state.startswith("SEALING")
+
+
+def test_rule15_a_trim_that_meets_a_damaged_index_shows_the_damage() -> None:
+    replica = Replica(segment_bytes=1024).run()
+    for sequence in range(1, 41):
+        replica.append(sequence, bytes(100))
+        replica.sync()
+        replica.commit(sequence, sequence + 1)
+        replica.sync()
+    replica.storage.close()
+    replica = replica.restarted()
+    damaged = replica.storage._segments[1]
+    replica.disk.flip_bit(f"{PATH}/{damaged.name}", damaged.index_offset + FRAME_HEADER_BYTES)
+    trim = damaged.glsn_end - 2  # the entry behind it was committed within this segment
+    assert replica.reply(replica.seal(3, 41, trim=trim)) == "Corrupt"
+    assert not replica.executor.healthy
+    assert replica.executor.trim_glsn == trim, "nobody reads what is trimmed"
+    assert Branch.RULE15_CORRUPTION in replica.branches
 
 
 def test_M7_a_primary_says_which_backup_was_silent_until_it_runs_again() -> None:

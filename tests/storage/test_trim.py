@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -10,6 +13,10 @@ from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Owner, check_opened,
 from varlog.errors import Trimmed
 from varlog.sim.disk import SimDisk
 from varlog.storage import trim
+from varlog.storage.files import OSFile, OSFileSystem
+from varlog.storage.format import LogBase
+from varlog.storage.log import LogStreamStorage
+from varlog.storage.logfiles import TRIM_NAME
 from varlog.types import GLSN, LLSN, Epoch, Version
 
 
@@ -146,3 +153,60 @@ def test_files_of_trimmed_segments_are_let_go_of() -> None:
     assert owner.storage._reader.residents < held
     owner.flush()
     owner.check()
+
+
+class TrimmingFileSystem(OSFileSystem):
+    """Something happens just before the next segment is opened."""
+
+    def __init__(self) -> None:
+        self.meanwhile: list[Callable[[], None]] = []
+
+    def open(self, path: str) -> OSFile:
+        if path.endswith(".seg") and self.meanwhile:
+            thread = Thread(target=self.meanwhile.pop())  # as the server does: readers have threads of their own
+            thread.start()
+            thread.join()
+        return super().open(path)
+
+
+@pytest.mark.parametrize("what", ["read", "read_llsn", "copy_from", "commit_contexts"])
+def test_L5_what_a_trim_takes_from_under_a_reader_is_no_damage(tmp_path: Path, what: str) -> None:
+    """A replica that is told to be damaged is thrown away."""
+    fs = TrimmingFileSystem()
+    owner = Owner(fs, options(600), path=str(tmp_path / "log"))
+    owner.unseal()
+    for _ in range(30):
+        owner.store(1, 100)
+    owner.storage.close()
+    owner.reopen()  # nothing is resident
+    storage = owner.storage
+
+    def trim_and_write() -> None:
+        owner.trim(20)
+        owner.flush()
+
+    fs.meanwhile.append(trim_and_write)
+    if what.startswith("read"):
+        with pytest.raises(Trimmed) as trimmed:
+            storage.read(GLSN(3), GLSN(31), 1000) if what == "read" else storage.read_llsn(LLSN(3), LLSN(31), 1000)
+        assert trimmed.value.first == 21
+    elif what == "copy_from":
+        copied = storage.copy_from(LLSN(1), Version(0), 1000, lambda *_: b"")
+        assert (copied.llsn, bool(copied.base)) == (21, True)
+    else:
+        versions = [context.version for context in storage.commit_contexts(Version(0))]
+        assert versions == sorted(set(versions))
+        assert versions[-1] == storage.recovered.version
+    assert not fs.meanwhile, "the trim came in between"
+    assert not list(storage.scrub())
+    storage.close()
+
+
+def test_rule14_a_log_that_began_with_a_base_and_has_lost_its_record_is_damaged() -> None:
+    disk = SimDisk()
+    base = LogBase(LLSN(101), LLSN(101), GLSN(500), Version(50), Epoch(3), GLSN(500), GLSN(500), b"[]")
+    owner = Owner(disk, options(1 << 16), base=base)
+    owner.storage.close()
+    disk.unlink(f"{PATH}/{TRIM_NAME}")
+    storage = LogStreamStorage.open(disk, PATH, IDENTITY, owner.options)
+    assert "the record of the trim it began with is missing" in str(storage.corruption)

@@ -231,26 +231,6 @@ class LogStreamExecutor(Sealing):
             self.changed = True
         self._owes_ack = self.state is RUNNING and self.primary != self.snid
 
-    def on_failed(self, fault: int) -> None:
-        """A write or fsync failed, with that error's code: nothing this replica writes counts from now on (M8)."""
-        self._observe(Branch.M8_POISONED)
-        self._fail(fault)
-
-    def on_corrupt(self) -> None:
-        """Stored bytes turned out to be damaged: the replica must be repaired from another one (rule 15)."""
-        self._observe(Branch.RULE15_CORRUPTION)
-        self._fail(errors.Corrupt.code)
-
-    def _fail(self, fault: int) -> None:
-        """From now on the replica promises nothing, takes nothing and is never SEALED; what it can read it serves."""
-        self.healthy = False
-        self.fault = self.fault or fault
-        self.changed = True
-        self.seal_self()
-        waiters, self._promise_waiters = self._promise_waiters, []
-        for source, request in waiters:
-            self._reply(source, request, self.fault)
-
     # Commits
 
     def apply_commit(self, cc: CommitContext) -> bool:

@@ -1,8 +1,9 @@
 """Sealing: how a replica stops and starts (M5, M10), what it promises by that, and who is told what became of appends.
 
 A seal or unseal is a promise of an epoch, and it is kept in a record: nobody is answered before the record is durable.
-A seal fixes where the log ends. What is stored above that is void; who waits for such a batch is told its fate once
-the replica has everything below, because only then it can be known (rule 19).
+A replica that has failed promises nothing any more. A seal fixes where the log ends. What is stored above that is void;
+who waits for such a batch is told its fate once the replica has everything below, because only then it can be known
+(rule 19).
 
 What must always hold: nothing below `committed_end` is ever dropped; the promised epoch only grows.
 """
@@ -42,6 +43,9 @@ class Sealing(LogStreamContext):
             f"log stream {self.lsid}: sealed at {message.llsn_end}, but {self.committed_end} is committed here",
         )
         self.trim(message.trim)
+        if self.fault:
+            self._reply(source, message.request, self.fault)
+            return
         if message.epoch > self.epoch:
             self._promise_seal(message.epoch, message.llsn_end)
         else:
@@ -121,6 +125,26 @@ class Sealing(LogStreamContext):
         if self.state is not SEALING:
             self._enter(states.Event.SEAL_SELF)
 
+    def on_failed(self, fault: int) -> None:
+        """A write or fsync failed, with that error's code: nothing this replica writes counts from now on (M8)."""
+        self._observe(Branch.M8_POISONED)
+        self._fail(fault)
+
+    def on_corrupt(self) -> None:
+        """Stored bytes turned out to be damaged: the replica must be repaired from another one (rule 15)."""
+        self._observe(Branch.RULE15_CORRUPTION)
+        self._fail(errors.Corrupt.code)
+
+    def _fail(self, fault: int) -> None:
+        """From now on the replica promises nothing, takes nothing and is never SEALED; what it can read it serves."""
+        self.healthy = False
+        self.fault = self.fault or fault
+        self.changed = True
+        self.seal_self()
+        waiters, self._promise_waiters = self._promise_waiters, []
+        for source, request in waiters:
+            self._reply(source, request, self.fault)
+
     def unseal(self, source: Address, message: Unseal, now: float) -> None:
         """M10: run in the next epoch, with the set and primary the metadata repository decided."""
         members = (message.replicas, message.primary)
@@ -137,6 +161,9 @@ class Sealing(LogStreamContext):
             self._reply(source, message.request, errors.StaleEpoch.code)
             return
         self.trim(message.trim)
+        if self.fault:
+            self._reply(source, message.request, self.fault)
+            return
         self.epoch = message.epoch
         self.replicas, self.primary = members
         self.seal_point = None
@@ -169,7 +196,10 @@ class Sealing(LogStreamContext):
             return
         self.trim_glsn = glsn
         if self.healthy:
-            self._staging.trim(glsn, self.version, self.epoch)
+            try:
+                self._staging.trim(glsn, self.version, self.epoch)
+            except errors.Corrupt:  # the index says no more where to trim
+                self.on_corrupt()
 
     def _reply_when_promised(self, source: Address, request: int) -> None:
         if self._promise is None:

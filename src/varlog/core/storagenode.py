@@ -376,7 +376,9 @@ class StorageNode:
             self.chains.trim(TopicID(tpid), GLSN(glsn))
             for executor in self._of_topic.get(TopicID(tpid), ()):
                 executor.trim(GLSN(glsn))
-                if executor.lsid in self._waiting:
+                if not executor.healthy:
+                    self._send_away(executor)
+                elif executor.lsid in self._waiting:
                     self._wake(executor)
 
     def _fetch_if_behind(self, executor: LogStreamExecutor, now: float) -> None:

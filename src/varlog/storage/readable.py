@@ -2,6 +2,9 @@
 
 Only what is committed is told, and only what is in the files: readers never meet the writer. `LogStreamStorage` is
 built on this and moves its fields forward.
+
+A trim may take files away from under a reader. What then looks like damage is looked at again, in the segments that are
+left: a replica that is told to be damaged is thrown away.
 """
 
 from __future__ import annotations
@@ -44,19 +47,29 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
 
         A batch is whole also where the range cuts into it. `Trimmed` if `glsn_begin` is, `Corrupt` if what stands there
         is damaged. For who wants `verdicts` only, of others there may be nothing but their positions."""
-        segments = self._segments
-        if glsn_begin <= self._trim_glsn:
-            raise Trimmed(self._trim_glsn + 1)
-        begin = self._reader.llsn_after(segments, GLSN(glsn_begin - 1))
-        end = self._reader.llsn_after(segments, GLSN(glsn_end - 1))
-        return self._read(segments, begin, end, max_bytes, verdicts=verdicts)
+        while True:
+            segments = self._segments
+            if glsn_begin <= self._trim_glsn:
+                raise Trimmed(self._trim_glsn + 1)
+            try:
+                begin = self._reader.llsn_after(segments, GLSN(glsn_begin - 1))
+                end = self._reader.llsn_after(segments, GLSN(glsn_end - 1))
+                return self._read(segments, begin, end, max_bytes, verdicts=verdicts)
+            except Corrupt:
+                if segments is self._segments:
+                    raise
 
     def read_llsn(self, llsn_begin: LLSN, llsn_end: LLSN, max_bytes: int) -> list[StoredBatch]:
         """Committed batches that overlap [llsn_begin, llsn_end), as `read`."""
-        segments = self._segments
-        if llsn_begin < self._trim_llsn:
-            raise Trimmed(self._trim_glsn + 1)
-        return self._read(segments, llsn_begin, min(llsn_end, committed_end(segments)), max_bytes)
+        while True:
+            segments = self._segments
+            if llsn_begin < self._trim_llsn:
+                raise Trimmed(self._trim_glsn + 1)
+            try:
+                return self._read(segments, llsn_begin, min(llsn_end, committed_end(segments)), max_bytes)
+            except Corrupt:
+                if segments is self._segments:
+                    raise
 
     def llsn_after(self, glsn: GLSN) -> LLSN:
         """The LLSN of the first committed entry whose GLSN is greater, or the committed end."""
@@ -65,7 +78,16 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
 
     def commit_contexts(self, after_version: Version) -> Iterator[CommitContext]:
         """The stored commit contexts with a greater version, ascending; those of trimmed segments are gone."""
-        yield from self._reader.commits_after_version(self._segments, after_version)
+        while True:
+            segments = self._segments
+            try:
+                for context in self._reader.commits_after_version(segments, after_version):
+                    after_version = context.version
+                    yield context
+                break
+            except Corrupt:
+                if segments is self._segments:
+                    raise
         if self.corruption is not None:
             raise self.corruption
 
@@ -75,8 +97,8 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
         with instead; `fold` makes a deduplication table of what the files have of it."""
         while True:
             segments = self._segments
-            first = copying.first_llsn(self._reader, segments, self._trim_llsn)
             try:
+                first = copying.first_llsn(self._reader, segments, self._trim_llsn)
                 if llsn_begin < first:
                     trimmed = (self._trim_llsn, self._trim_glsn)
                     return copying.base_part(self._fs, self._path, segments, first, trimmed, fold)
@@ -86,7 +108,7 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
                 return copying.part(self._reader, segments, llsn_begin, end, after, max_bytes)
             except Corrupt:
                 if segments is self._segments:
-                    raise  # else it may be that files were trimmed away meanwhile: look again
+                    raise
 
     def _read(
         self,
@@ -102,10 +124,5 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
             if self.corruption is not None and llsn_begin >= committed_end(segments):
                 raise self.corruption
             return []
-        try:
-            read = self._reader.read_verdicts if verdicts else self._reader.read_committed
-            return read(segments, llsn_begin, llsn_end, max_bytes)
-        except Corrupt:
-            if llsn_begin < self._trim_llsn:  # trimmed meanwhile, its files are gone
-                raise Trimmed(self._trim_glsn + 1) from None
-            raise
+        read = self._reader.read_verdicts if verdicts else self._reader.read_committed
+        return read(segments, llsn_begin, llsn_end, max_bytes)

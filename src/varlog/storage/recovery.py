@@ -463,6 +463,9 @@ class Recovery(SegmentRecovery[Replay, Segment]):
             state.hwm = max(state.hwm, cc.prev_hwm)
 
     def _check_trim(self) -> None:
+        first = self._entries[0] if self._entries else None
+        if self.trim is None and first is not None and first.first_llsn > FIRST_LLSN:
+            raise Corrupt("the record of the trim it began with is missing", segment=first.name, offset=0)
         if self.trim is not None and self.trim.committed_end > self.state.committed_end:
             newest = self._entries[-1].name
             offset = self._newest.end if self._newest is not None else 0

@@ -127,12 +127,15 @@ class Residents(Generic[Index]):
 
     def _load_index(self, file: File, segment: SegmentFile[Index]) -> Index:
         offset = segment.index_offset
-        view = memoryview(file.pread(fmt.FRAME_HEADER_BYTES, offset))
-        header = fmt.decode_frame_header(view, 0, offset)
-        if header is not None and header.nonce == segment.nonce and header.kind == FrameKind.INDEX:
-            body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
-            if fmt.is_body_whole(header, body) and (index := self._decode(body)) is not None:
-                return index
+        try:
+            view = memoryview(file.pread(fmt.FRAME_HEADER_BYTES, offset))
+            header = fmt.decode_frame_header(view, 0, offset)
+            if header is not None and header.nonce == segment.nonce and header.kind == FrameKind.INDEX:
+                body = memoryview(file.pread(header.length, offset + fmt.FRAME_HEADER_BYTES))
+                if fmt.is_body_whole(header, body) and (index := self._decode(body)) is not None:
+                    return index
+        except OSError as e:
+            raise Corrupt(f"an unreadable index ({e})", segment=segment.name, offset=offset) from e
         raise Corrupt("a damaged index", segment=segment.name, offset=offset)
 
 
