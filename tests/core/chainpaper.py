@@ -27,6 +27,7 @@ from varlog.core.messages import (
     CreateStream,
     CreateTopic,
     Decided,
+    GetInfo,
     GetMetadata,
     Info,
     Message,
@@ -182,10 +183,12 @@ class ChainPaper:
                 if not self.has_sequencer:
                     return errors.Unreachable("no sequencer")
                 return Peeked(request, 0, Epoch(0), boot=1)
-            case ChainSeal() | ChainCopy():
+            case ChainSeal() | ChainCopy() | GetInfo():
                 node = self.nodes[StorageNodeID(int(address.removeprefix("sn/")))]
                 if not node.answers:
                     return errors.Unreachable(f"{address} is down")
+                if isinstance(message, GetInfo):
+                    return node.info(message.request)
                 return self._seal(node, message) if isinstance(message, ChainSeal) else self._copy(node, message)
             case AddLogStream(request, _, lsid) | RemoveLogStream(request, lsid):
                 self._do(self.nodes[StorageNodeID(int(address.removeprefix("sn/")))], message)

@@ -197,7 +197,11 @@ def test_rule22_a_proposer_that_comes_late_wipes_no_member() -> None:
     while not seals:
         for wire in [wire for wire, queue in made.wires.items() if queue]:
             made.deliver(*wire)
-        seals = [wire for wire, queue in made.wires.items() if queue and wire[0] == late.address and "sn/" in wire[1]]
+        seals = [
+            wire
+            for wire, queue in made.wires.items()
+            if wire[0] == late.address and isinstance(next(iter(queue), None), ChainSeal)
+        ]
     on_their_way = {wire: made.wires.pop(wire) for wire in seals}
     reached = (node_address(ONE), node_address(TWO), node_address(THREE))
     made.clients.remove(late)  # it hangs
@@ -242,6 +246,23 @@ def test_a_topic_that_asks_for_more_replicas_is_not_given_fewer() -> None:
     error = failure(made, client, Change(Epoch(1)))
     assert isinstance(error, errors.Sealed)
     assert "log stream 1 has 1 of at least 2 replicas" in str(error)
+    assert made.nodes[3].logs[LS].epoch == 1, "it is not sealed, and can be read"
+
+
+def test_a_log_stream_that_cannot_go_on_costs_the_others_nothing() -> None:
+    made, client = world({1: (1,), 2: (2, 3)})
+    made.kill(node_address(ONE))
+    error = failure(made, client, Change(Epoch(1), suspects=frozenset({ONE})))
+    assert "log stream 1 has no replica that can go on (node 1: " in str(error)
+    assert {made.nodes[snid].logs[LogStreamID(2)].epoch for snid in (2, 3)} == {1}
+
+
+def test_suspects_are_asked_if_too_few_others_are_left() -> None:
+    made, client = world()
+    change_topic(made, min_replicas=2)
+    made.kill(node_address(ONE))
+    reconfigured(made, client, Change(Epoch(1), suspects=frozenset({ONE, TWO})))
+    assert nodes(made) == (2, 3)
 
 
 # Sequencers

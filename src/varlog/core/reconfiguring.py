@@ -6,11 +6,12 @@ A client that meets a failure, and the manager for chains that are to gain or lo
 1. Read the metadata. If there is a later projection than the one that failed, that is the answer.
 2. Find a sequencer: the present one if it still runs, else another. Before the seal, so that a topic whose sequencer is
    gone, and has no other, can still be read.
-3. Seal every replica of every chain in the next epoch, and those that are to join. Who takes the seal is kept, in the
-   chain's order; who does not is left out. A replica that knows a greater epoch says that somebody else is at it:
-   pause, look again, and if there is nothing new go above it, for that one may have died in between.
-4. Let those that join copy the tail, which is sealed, to its end.
-5. Propose: positions go on after all that any kept replica has. What is kept has every acknowledged entry, since only
+3. Ask who is there, of every chain. If there are too few to go on with, nothing is sealed, for the same reason.
+4. Seal those in the next epoch, and those that are to join. Who takes the seal is kept, in the chain's order; who does
+   not is left out. A replica that knows a greater epoch says that somebody else is at it: pause, look again, and if
+   there is nothing new go above it, for that one may have died in between.
+5. Let those that join copy the tail, which is sealed, to its end.
+6. Propose: positions go on after all that any kept replica has. What is kept has every acknowledged entry, since only
    what every replica of a chain has is acknowledged; what lies beyond was never acknowledged, and never happened.
 
 Whoever was overtaken takes the winner's projection. Nothing is remembered outside of the conversation: one that ends in
@@ -22,7 +23,7 @@ members or gains one at its tail; a position that is given out again was not on 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Set
 from collections.abc import Sequence as Seq
 from typing import Final, NamedTuple
 
@@ -37,7 +38,9 @@ from varlog.core.messages import (
     ChainSeal,
     ChainSealed,
     Decided,
+    GetInfo,
     GetMetadata,
+    Info,
     Metadata,
     Peek,
     Peeked,
@@ -79,7 +82,8 @@ class Change(NamedTuple):
     seen: Epoch = Epoch(0)
     """The greatest epoch that a replica has told."""
     suspects: frozenset[StorageNodeID] = frozenset()
-    """Nodes that do not answer. Neither they nor the leavers are asked, unless nobody else of a chain is left."""
+    """Nodes that do not answer. They are asked only if too few others of a chain are left, and leavers only if nobody
+    is."""
     sequencers: frozenset[str] = frozenset()
     """Where sequencers do not answer."""
     joiners: tuple[Place, ...] = ()
@@ -105,7 +109,7 @@ class _Reconfiguration:
         self._failed = change.failed
         self._seen = change.seen
         self._reasons: dict[Place, str] = {}
-        """Why replicas did not take the seal."""
+        """Why replicas are not there, or did not take the seal."""
 
     def run(self) -> Conversation:
         for attempt in range(_ATTEMPTS):
@@ -129,7 +133,8 @@ class _Reconfiguration:
         chains = _chains(metadata, topic)
         sequencer = yield from self._find_sequencer(metadata.sequencers, topic.projection)
         epoch = Epoch(max(base, self._seen) + 1)
-        sealed = yield from self._seal(epoch, chains, topic.projection)
+        members = yield from self._find_members(topic, chains)
+        sealed = yield from self._seal(epoch, chains, members, topic.projection)
         kept = {lsid: tuple(snid for snid in chain.nodes if (lsid, snid) in sealed) for lsid, chain in chains.items()}
         joined = yield from self._join(epoch, kept, sealed)
         projection = _build(metadata, topic, sequencer, epoch, kept, joined, sealed)
@@ -180,16 +185,61 @@ class _Reconfiguration:
             if isinstance(answer, Peeked) and answer.boot
         ]
 
+    # Who is there
+
+    def _find_members(
+        self, topic: TopicInfo, chains: Mapping[LogStreamID, Chain]
+    ) -> Generator[Requests, Seq[Answer], set[Place]]:
+        """The replicas to go on with, as many as every chain needs."""
+        members = [(lsid, snid) for lsid, chain in chains.items() for snid in chain.nodes]
+        leavers = [place for place in members if place in self._change.leavers]
+        stayers = [place for place in members if place not in self._change.leavers]
+        suspects = [place for place in stayers if place[1] in self._change.suspects]
+        least = {lsid: max(1, topic.min_replicas - len(self._joiners(chain))) for lsid, chain in chains.items()}
+        there = yield from self._ask_members([place for place in stayers if place not in suspects])
+        there |= yield from self._ask_members([p for p in suspects if _count(there, p[0]) < least[p[0]]])
+        there |= yield from self._ask_members([place for place in leavers if not _count(there, place[0])])
+        for lsid, chain in chains.items():
+            if not _count(there, lsid):
+                raise self._nobody(chain)
+            if _count(there, lsid) < least[lsid]:
+                raise _too_few(lsid, _count(there, lsid), topic)
+        return there
+
+    def _joiners(self, chain: Chain) -> list[Place]:
+        return [place for place in self._change.joiners if place[0] == chain.lsid and place[1] not in chain.nodes]
+
+    def _ask_members(self, places: Seq[Place]) -> Generator[Requests, Seq[Answer], set[Place]]:
+        """Those of them that answer, and are sound."""
+        if not places:
+            return set()
+        nodes = sorted({snid for _, snid in places})
+        answers = yield [(node_address(snid), GetInfo(self._request())) for snid in nodes]
+        told = dict(zip(nodes, answers, strict=True))
+        there = set()
+        for lsid, snid in places:
+            answer = told[snid]
+            replicas = answer.replicas if isinstance(answer, Info) else ()
+            replica = next((replica for replica in replicas if replica.lsid == lsid), None)
+            if replica is not None and replica.healthy:
+                there.add((lsid, snid))
+            elif replica is not None:
+                self._reasons[lsid, snid] = str(errors.VarlogError.of(replica.fault, ""))
+            else:
+                self._reasons[lsid, snid] = "it has no replica" if isinstance(answer, Info) else _reason(answer)
+        return there
+
+    def _nobody(self, chain: Chain) -> errors.Unreachable:
+        why = "; ".join(f"node {snid}: {self._reasons.get((chain.lsid, snid), 'no answer')}" for snid in chain.nodes)
+        return errors.Unreachable(f"log stream {chain.lsid} has no replica that can go on ({why}); start one of them")
+
     # Who is kept
 
     def _seal(
-        self, epoch: Epoch, chains: Mapping[LogStreamID, Chain], old: Projection | None
+        self, epoch: Epoch, chains: Mapping[LogStreamID, Chain], members: Set[Place], old: Projection | None
     ) -> Generator[Requests, Seq[Answer], dict[Place, ChainSealed]]:
         """The replicas that took the seal: at least one of every chain."""
-        leavers, suspects = self._change.leavers, self._change.suspects
-        members = {(chain.lsid, snid) for chain in chains.values() for snid in chain.nodes}
-        avoided = {place for place in members if place in leavers or place[1] in suspects}
-        joiners = {place for place in self._change.joiners if place[0] in chains and place not in members}
+        joiners = {place for chain in chains.values() for place in self._joiners(chain)}
         bases = {chain.lsid: old.epoch for chain in old.chains} if old is not None else {}
         seals = {
             (lsid, snid): ChainSeal(0, lsid, epoch, old.epoch if old is not None else Epoch(0), joins=True)
@@ -197,21 +247,15 @@ class _Reconfiguration:
             else ChainSeal(0, lsid, epoch, bases.get(lsid, Epoch(0)))
             for lsid, snid in sorted(members | joiners)
         }
-        sealed = yield from self._seal_these({place: seal for place, seal in seals.items() if place not in avoided})
-        alone = {lsid for lsid, chain in chains.items() if not any((lsid, snid) in sealed for snid in chain.nodes)}
-        sealed |= yield from self._seal_these({p: seals[p] for p in sorted(avoided) if p[0] in alone})
-        for lsid in alone:
-            nodes = chains[lsid].nodes
-            if not any((lsid, snid) in sealed for snid in nodes):
-                why = "; ".join(f"node {snid}: {self._reasons.get((lsid, snid), 'no answer')}" for snid in nodes)
-                raise errors.Unreachable(f"log stream {lsid} has no replica that can go on ({why}); start one of them")
+        sealed = yield from self._seal_these(seals)
+        for lsid, chain in chains.items():
+            if not any((lsid, snid) in sealed for snid in chain.nodes):
+                raise self._nobody(chain)
         return sealed
 
     def _seal_these(
         self, seals: Mapping[Place, ChainSeal]
     ) -> Generator[Requests, Seq[Answer], dict[Place, ChainSealed]]:
-        if not seals:
-            return {}
         answers = yield [(node_address(place[1]), replace(seals[place], request=self._request())) for place in seals]
         sealed: dict[Place, ChainSealed] = {}
         is_overtaken = False
@@ -259,8 +303,19 @@ class _Reconfiguration:
         return joined
 
 
+def _count(places: Set[Place], lsid: LogStreamID) -> int:
+    return sum(place[0] == lsid for place in places)
+
+
+def _too_few(lsid: LogStreamID, replicas: int, topic: TopicInfo) -> errors.Sealed:
+    return errors.Sealed(
+        f"log stream {lsid} has {replicas} of at least {topic.min_replicas} replicas: "
+        "start the nodes that have the others"
+    )
+
+
 def _reason(answer: Answer) -> str:
-    """Why a replica did not take the seal."""
+    """Why a replica is not there, or did not take the seal."""
     code = getattr(answer, "code", 0)
     if isinstance(answer, errors.VarlogError) or not code:
         return str(answer)
@@ -311,10 +366,7 @@ def _build(
     chains = [Chain(lsid, (*nodes, *joined.get(lsid, ()))) for lsid, nodes in kept.items()]
     for chain in chains:
         if len(chain.nodes) < topic.min_replicas:
-            raise errors.Sealed(
-                f"log stream {chain.lsid} has {len(chain.nodes)} of at least {topic.min_replicas} replicas: "
-                "start the nodes that have the others"
-            )
+            raise _too_few(chain.lsid, len(chain.nodes), topic)
     answers = [sealed[lsid, snid] for lsid, nodes in kept.items() for snid in nodes]
     old = topic.projection
     start = GLSN(max(topic.trim + 1, old.start if old is not None else 1, *(answer.end for answer in answers)))
