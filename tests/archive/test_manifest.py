@@ -149,6 +149,26 @@ def test_gaps_and_overlaps_are_found(begin: int, end: int, what: str, tmp_path: 
     assert [(held.begin, held.end) for held in looked_at.ranges] == sorted([(1, 10), (begin, end)])
 
 
+def test_a_file_that_is_said_to_be_empty_is_looked_at(tmp_path: Path) -> None:
+    """A bit makes of 8 rows none, or lets the archive end elsewhere."""
+    made = archive(tmp_path / "rows", 1, 9)
+    edit(
+        tmp_path / "rows" / "_delta_log" / f"{1:020d}.json", lambda text: text.replace('Records\\": 8', 'Records\\": 0')
+    )
+    with pytest.raises(BrokenArchive, match="does not say clearly how many rows it has"):
+        Archive.open(made.uri)
+
+    made = archive(tmp_path / "end", 1, 10, 20, hidden=range(10, 20))
+    name = made.ranges[-1].path
+    entry = tmp_path / "end" / "_delta_log" / f"{1:020d}.json"
+    edit(entry, lambda text: text.replace(name, name.replace(f"{20:020d}", f"{60:020d}")))
+    longer = Archive.open(made.uri)
+    assert longer.end == 60
+    for look in (longer.last, lambda: list(longer.scan(1, 60)), lambda: list(longer.scan(30, 40))):
+        with pytest.raises(BrokenArchive, match="is not there"):
+            look()
+
+
 @pytest.mark.parametrize("path", ["data/part-0.parquet", "elsewhere.parquet"])
 def test_files_of_others_are_refused(path: str, tmp_path: Path) -> None:
     made = archive(tmp_path / "it", 1, 10)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +11,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.archive.made import TIME, archive, file, glsns_of, rows
-from varlog.archive import Archive, write_range
-from varlog.archive.parquet import BATCH_BYTES, ROW_GROUP_BYTES
+from tests.archive.made import PER_ROW, TIME, archive, create, file, glsns_of, rows
+from varlog.archive import Archive, Place, Range, checked, write_range
+from varlog.archive.parquet import BATCH_BYTES, ROW_GROUP_BYTES, range_of
 from varlog.errors import BrokenArchive, InvalidArgument
 from varlog.spark.columns import ARROW_SCHEMA
 
@@ -114,14 +113,59 @@ def test_a_flipped_bit_is_found_in_every_column(tmp_path: Path) -> None:
         check_refused(made, path, "is damaged")
 
 
-def test_a_flipped_bit_of_the_frame_changes_nothing_that_is_read(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_the_frame_is_found_by_whoever_opens_the_file(tmp_path: Path) -> None:
     made, path = planted(tmp_path)
     whole = path.read_bytes()
-    footer = len(whole) - parquet.ParquetFile(path).metadata.serialized_size - 8
-    for offset in [0, *range(footer, len(whole), 97), len(whole) - 1]:
+    footer = len(whole) - parquet.ParquetFile(path).metadata.serialized_size - 16
+    for offset in [*range(footer, len(whole), 97), len(whole) - 1]:
         path.write_bytes(whole[:offset] + bytes([whole[offset] ^ 4]) + whole[offset + 1 :])
-        with suppress(BrokenArchive):
-            assert glsns_of(made.scan(1, 1000)) == list(range(1, 1000)), f"damage at {offset} changed what is read"
+        check_refused(made, path, "is damaged: .*; restore it from a copy")
+        for look in (made.last, lambda: made.find_time(TIME), lambda: list(made.scan(500, 501))):
+            with pytest.raises(BrokenArchive, match="is damaged"):
+                look()
+
+
+def of_an_earlier_release(uri: str, begin: int, end: int, group: int) -> Range:
+    """A file without checksums of its own, with the rows of [begin, end)."""
+    path = f"data/{begin:020d}-{end:020d}-{0:032x}.parquet"
+    where = Place.of(uri).path(path)
+    parquet.write_table(
+        pa.Table.from_batches([rows(range(begin, end))]), where, row_group_size=group, write_page_checksum=True
+    )
+    return range_of(path, end - begin, Path(where).stat().st_size)
+
+
+def test_files_of_earlier_releases_are_read(tmp_path: Path) -> None:
+    made = create(tmp_path / "it")
+    made.commit([of_an_earlier_release(made.uri, 1, 301, 100)], 1)
+    made.commit([file(made.uri, 301, 400)], 301)
+    assert glsns_of(made.scan(1, 400)) == list(range(1, 400))
+    for begin, end in ((1, 2), (100, 102), (150, 250), (300, 302)):
+        assert glsns_of(made.scan(begin, end)) == list(range(begin, end))
+    for glsn in (1, 100, 101, 250, 300, 301):
+        assert made.find_time(TIME + glsn * PER_ROW) == glsn
+    only = create(tmp_path / "only")
+    only.commit([of_an_earlier_release(only.uri, 1, 301, 100)], 1)
+    assert only.last() == rows([300])
+    assert only.find_time(TIME + 301 * PER_ROW) == 301
+
+
+def test_statistics_that_nothing_protects_are_not_believed(tmp_path: Path) -> None:
+    """A flipped bit in the highest position, or the latest time, of a row group once took all of its rows away."""
+    made = create(tmp_path / "it")
+    held = of_an_earlier_release(made.uri, 1, 301, 100)
+    made.commit([held], 1)
+    path = Path(made.path(held))
+    whole = path.read_bytes()
+    footer = len(whole) - parquet.ParquetFile(path).metadata.serialized_size - 8
+    for highest in (200, TIME + 200 * PER_ROW):
+        number = highest.to_bytes(8, "little")
+        changed = whole[footer:].replace(number, (highest ^ 0x80).to_bytes(8, "little"))
+        assert changed != whole[footer:]
+        path.write_bytes(whole[:footer] + changed)
+        assert glsns_of(made.scan(195, 205)) == list(range(195, 205))
+        assert glsns_of(made.scan(1, 301)) == list(range(1, 301))
+        assert made.find_time(TIME + 200 * PER_ROW) == 200
 
 
 @pytest.mark.parametrize(
@@ -137,7 +181,8 @@ def test_other_rows_than_the_name_says_are_refused(glsns: list[int], what: str, 
     made, path = planted(tmp_path)
     table = pa.Table.from_batches([rows(glsns)])
     size = path.stat().st_size
-    parquet.write_table(table, path)
+    with path.open("wb") as stream, checked.writing(stream, ARROW_SCHEMA) as write:
+        write(table)
     entry = tmp_path / "it" / "_delta_log" / f"{1:020d}.json"
     entry.write_text(entry.read_text().replace(f'"size":{size}', f'"size":{path.stat().st_size}'))
     check_refused(Archive.open(made.uri), path, what)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from crc32c import crc32c
 
 from varlog import batch
+from varlog.archive import checked
 from varlog.storage import format as fmt
 from varlog.storage.files import OSFileSystem
 from varlog.storage.format import FrameKind, Mark
@@ -226,11 +227,13 @@ def retime_chained(payload: bytes, by: int) -> Change:
 def rewrite(
     archive: Path, relative: str, change: Callable[[pa.Table], pa.Table], *, counted: bool = True
 ) -> None:  # fmt: skip
-    """Rows of a data file; its manifest goes along: its size is right, and if `counted` the number of rows as well."""
+    """Rows of a data file; its checksums and its manifest go along: its size is right, and if `counted` the number of
+    rows as well."""
     path = archive / relative
     table = pq.read_table(path, partitioning=None)
     changed = change(table)
-    pq.write_table(changed, path, compression="zstd", write_page_checksum=True)
+    with path.open("wb") as stream, checked.writing(stream, changed.schema, compression="zstd") as write:
+        write(changed)
 
     def corrected(action: dict[str, Any]) -> dict[str, Any] | None:
         add = action.get("add")

@@ -117,11 +117,12 @@ class Manifest:
             self._read()
 
     def _read(self) -> None:
-        actions = pa.table(self._table.get_add_actions(flatten=True)).select(["path", "size_bytes", "num_records"])
+        actions = pa.table(self._table.get_add_actions(flatten=True))
+        wanted = (actions.column(name).to_pylist() for name in ("path", "size_bytes", "num_records", "min.glsn"))
         found = []
-        for path, size, rows in zip(*(column.to_pylist() for column in actions.columns), strict=True):
-            if rows is None:
-                raise BrokenArchive(f"{self._place.path(path)}: the manifest does not say how many rows it has")
+        for path, size, rows, low in zip(*wanted, strict=True):
+            if rows is None or (rows == 0 and low is not None):
+                raise BrokenArchive(f"{self._place.path(path)}: the manifest does not say clearly how many rows it has")
             found.append(range_of(path, rows, size))
         found.sort()
         if self._check:

@@ -1,13 +1,14 @@
 """One data file of an archive: Parquet with the rows of a range of GLSNs, in GLSN order.
 
-The name says the range, `data/{begin}-{end}-{unique}.parquet`, each number with twenty digits. Every GLSN of it has a
-row, except those that hold nothing for readers: fill, and what was lost. Columns are
-`varlog.spark.columns.ARROW_SCHEMA`, nothing is null, pages carry checksums, and a row group is small enough to be held
-in memory whole, so reading and writing take a bounded amount of it however large a file is.
+The name says the range, `data/{begin}-{end}-{unique}-crc.parquet`, each number with twenty digits. Every GLSN of it has
+a row, except those that hold nothing for readers: fill, and what was lost. Columns are
+`varlog.spark.columns.ARROW_SCHEMA`, nothing is null, all of a file is under checksums (see `checked`), and a row group
+is small enough to be held in memory whole, so reading and writing take a bounded amount of it however large a file is.
 
 A file is written once and never changed. On a local disk it is written under a temporary name (it begins with a dot),
 synced, and then renamed. What is read is checked against what the manifest says and against the file's own range before
-anything is handed out; a file that fails is `BrokenArchive`, by name.
+anything is handed out; a file that fails is `BrokenArchive`, by name. Files without `-crc` are of earlier releases and
+have checksums in their pages only: no row group of them is left out on the word of its statistics.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import parquet
 
+from varlog.archive import checked
 from varlog.archive.place import DATA, Place
 from varlog.errors import BrokenArchive, InvalidArgument
 from varlog.spark.columns import ARROW_SCHEMA
@@ -37,7 +39,7 @@ COMPRESSION: Final = "zstd"
 COMPRESSION_LEVEL: Final = 1
 TEMPORARY: Final = "."
 
-_NAME: Final = re.compile(rf"{DATA}/(\d{{20}})-(\d{{20}})-[0-9a-f]{{32}}\.parquet")
+_NAME: Final = re.compile(rf"{DATA}/(\d{{20}})-(\d{{20}})-[0-9a-f]{{32}}(?:-crc)?\.parquet")
 _LAST: Final = 1 << 63
 """No position is as high: it would not fit into the column."""
 
@@ -78,7 +80,7 @@ def write_rows(place: Place, begin: int, end: int, batches: Iterable[pa.RecordBa
     """Write a file; it is complete and durable when this returns."""
     if not 0 < begin < end <= _LAST:
         raise InvalidArgument(f"a file of an archive holds some positions from 1 on, not [{begin}, {end})")
-    name = f"{begin:020d}-{end:020d}-{uuid.uuid4().hex}.parquet"
+    name = f"{begin:020d}-{end:020d}-{uuid.uuid4().hex}{checked.SUFFIX}"
     final = f"{DATA}/{name}"
     written = f"{DATA}/{TEMPORARY}{name}" if place.is_local else final
     with place.typed_errors():
@@ -99,7 +101,7 @@ def _write(place: Place, path: str, begin: int, end: int, batches: Iterable[pa.R
     rows = 0
     with (
         place.filesystem.open_output_stream(place.path(path)) as stream,
-        parquet.ParquetWriter(
+        checked.writing(
             stream,
             ARROW_SCHEMA,
             compression=COMPRESSION,
@@ -108,10 +110,10 @@ def _write(place: Place, path: str, begin: int, end: int, batches: Iterable[pa.R
             column_encoding={"glsn": "DELTA_BINARY_PACKED", "llsn": "DELTA_BINARY_PACKED", "payload": "PLAIN"},
             write_statistics=["glsn", "llsn", "log_stream", "timestamp"],
             write_page_checksum=True,
-        ) as writer,
+        ) as write,
     ):
         for group in _row_groups(_checked(batches, begin, end)):
-            writer.write_table(group, row_group_size=len(group))
+            write(group)
             rows += len(group)
     return rows
 
@@ -157,6 +159,11 @@ def _fault(batch: pa.RecordBatch, least: int, end: int) -> str:
 
 def _glsns(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     array: npt.NDArray[np.int64] = batch.column("glsn").to_numpy()
+    return array
+
+
+def _times(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    array: npt.NDArray[np.int64] = batch.column("timestamp").cast(pa.int64()).to_numpy()
     return array
 
 
@@ -212,12 +219,14 @@ def opened(place: Place, wanted: Range) -> Iterator[parquet.ParquetFile]:
         raise BrokenArchive(f"{where} is not there; restore it from a copy") from None
     with file:
         try:
-            with parquet.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as found:
-                if found.schema_arrow.remove_metadata() != ARROW_SCHEMA or found.metadata.num_rows != wanted.rows:
-                    has = f"{found.metadata.num_rows} rows of the columns {', '.join(found.schema_arrow.names)}"
+            with checked.parquet_of(file, wanted.path) as found:
+                about = found.metadata
+                rows = sum(about.row_group(number).num_rows for number in range(about.num_row_groups))
+                if found.schema_arrow.remove_metadata() != ARROW_SCHEMA or not rows == about.num_rows == wanted.rows:
+                    has = f"{rows} rows of the columns {', '.join(found.schema_arrow.names)}"
                     raise BrokenArchive(f"{where} has {has}, which is not what the manifest says")
                 yield found
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if file.failed is not None:
                 raise
             reason = " ".join(str(error).split())
@@ -227,34 +236,33 @@ def opened(place: Place, wanted: Range) -> Iterator[parquet.ParquetFile]:
 def read_rows(place: Place, wanted: Range, begin: int, end: int, max_rows: int) -> Iterator[pa.RecordBatch]:
     """The rows of [begin, end) that a file has, in GLSN order."""
     with opened(place, wanted) as file:
-        groups = [
-            number
-            for number in range(file.metadata.num_row_groups)
-            if (held := bounds(file, number, "glsn")) is None or (held.low < end and held.high >= begin)
-        ]
         least = wanted.begin
-        for batch in _batches(file, groups, max_rows):
-            fault = _fault(batch, least, wanted.end)
-            if fault:
-                raise BrokenArchive(f"{place.path(wanted.path)} has rows that do not belong there: {fault}")
-            glsns = _glsns(batch)
-            first, last = np.searchsorted(glsns, [begin, end]).tolist()
-            if first < last:
-                yield pa.RecordBatch.from_arrays(batch.slice(first, last - first).columns, schema=ARROW_SCHEMA)
-            least = int(glsns[-1]) + 1
+        for group in range(file.metadata.num_row_groups):
+            held = bounds(file, wanted, group, "glsn")
+            if least >= end or (held is not None and (held.high < begin or held.low >= end)):
+                continue
+            for batch in _batches(file, group, max_rows):
+                fault = _fault(batch, least, wanted.end)
+                if fault:
+                    raise BrokenArchive(f"{place.path(wanted.path)} has rows that do not belong there: {fault}")
+                glsns = _glsns(batch)
+                first, last = np.searchsorted(glsns, [begin, end]).tolist()
+                if first < last:
+                    yield pa.RecordBatch.from_arrays(batch.slice(first, last - first).columns, schema=ARROW_SCHEMA)
+                least = int(glsns[-1]) + 1
 
 
-def _batches(file: parquet.ParquetFile, groups: Iterable[int], max_rows: int) -> Iterator[pa.RecordBatch]:
-    """Row groups in batches that are not too large. Each is read by itself: Parquet would make one batch of several."""
-    for group in groups:
-        about = file.metadata.row_group(group)
-        if about.num_rows:
-            fitting = about.num_rows * BATCH_BYTES // max(1, about.total_byte_size)
-            yield from file.iter_batches(max(1, min(max_rows, fitting)), row_groups=[group], use_threads=False)
+def _batches(file: parquet.ParquetFile, group: int, max_rows: int) -> Iterator[pa.RecordBatch]:
+    """A row group in batches that are not too large; after the last one, all of its rows were there."""
+    about = file.metadata.row_group(group)
+    fitting = about.num_rows * BATCH_BYTES // max(1, about.total_byte_size)
+    return checked.batches_of(file, group, max(1, min(max_rows, fitting)))
 
 
-def bounds(file: parquet.ParquetFile, group: int, name: str) -> Bounds | None:
-    """What a row group says of a column of numbers or times; None if it says nothing."""
+def bounds(file: parquet.ParquetFile, wanted: Range, group: int, name: str) -> Bounds | None:
+    """What a row group says of a column of numbers or times; None if it says nothing, or nothing to be believed."""
+    if not checked.is_checked(wanted.path):
+        return None
     column = file.metadata.row_group(group).column(ARROW_SCHEMA.get_field_index(name))
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max:
@@ -266,36 +274,39 @@ def first_since(place: Place, wanted: Range, timestamp_us: int) -> int | None:
     """The first GLSN of a file whose time is not before that one; None if all are before."""
     with opened(place, wanted) as file:
         for group in range(file.metadata.num_row_groups):
-            held = bounds(file, group, "timestamp")
+            held = bounds(file, wanted, group, "timestamp")
             if held is not None and held.high < timestamp_us:
                 continue
-            rows = file.read_row_group(group, columns=["glsn", "timestamp"], use_threads=False)
-            times = rows.column("timestamp").cast(pa.int64()).to_numpy()
-            index = int(np.searchsorted(times, timestamp_us))
-            if index < len(times):
-                return int(rows.column("glsn")[index].as_py())
+            for rows in list(checked.batches_of(file, group, MAX_ROWS, ["glsn", "timestamp"])):
+                index = int(np.searchsorted(_times(rows), timestamp_us))
+                if index < len(rows):
+                    return int(_glsns(rows)[index])
     return None
 
 
-def last_row(place: Place, wanted: Range) -> pa.RecordBatch:
-    """The last row of a file that has rows."""
+def last_row(place: Place, wanted: Range) -> pa.RecordBatch | None:
+    """The last row of a file; None if it has no rows."""
     with opened(place, wanted) as file:
-        *_, last = _batches(file, [file.metadata.num_row_groups - 1], MAX_ROWS)
-        return pa.RecordBatch.from_arrays(last.slice(len(last) - 1).columns, schema=ARROW_SCHEMA)
+        last = None
+        for group in range(file.metadata.num_row_groups)[-1:]:
+            *_, last = _batches(file, group, MAX_ROWS)
+    return None if last is None else pa.RecordBatch.from_arrays(last.slice(len(last) - 1).columns, schema=ARROW_SCHEMA)
 
 
 def last_time(place: Place, wanted: Range) -> int:
     """The latest time in a file that has rows."""
     with opened(place, wanted) as file:
-        found = bounds(file, file.metadata.num_row_groups - 1, "timestamp")
-        if found is None:
-            raise BrokenArchive(f"{place.path(wanted.path)} does not say from when its rows are")
+        found = bounds(file, wanted, file.metadata.num_row_groups - 1, "timestamp")
+    if found is not None:
         return found.high
+    last = last_row(place, wanted)
+    assert last is not None, "it has rows"
+    return int(_times(last)[-1])
 
 
 def glsn_bounds(place: Place, wanted: Range) -> Bounds | None:
     """The first and the last GLSN of a file; None if it has no rows."""
     with opened(place, wanted) as file:
         groups = file.metadata.num_row_groups
-        held = [found for number in range(groups) if (found := bounds(file, number, "glsn")) is not None]
+        held = [found for number in range(groups) if (found := bounds(file, wanted, number, "glsn")) is not None]
     return Bounds(held[0].low, held[-1].high) if held else None

@@ -130,13 +130,12 @@ class Archive:
             held = ranges[index]
             if held.begin >= end:
                 return
-            if held.rows:
-                yield from parquet.read_rows(self._place, held, begin, end, max_rows)
+            yield from parquet.read_rows(self._place, held, begin, end, max_rows)
 
     def last(self) -> pa.RecordBatch | None:
         """Its last row; None if it has none."""
-        filled = [held for held in self.ranges if held.rows]
-        return parquet.last_row(self._place, filled[-1]) if filled else None
+        found = (parquet.last_row(self._place, held) for held in reversed(self.ranges))
+        return next((row for row in found if row is not None), None)
 
     def find_time(self, timestamp_us: int) -> int:
         """The first position of a row whose timestamp is at or after that time; `end` if there is none."""

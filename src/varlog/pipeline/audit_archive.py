@@ -1,9 +1,9 @@
 """What the archive holds: every data file is read and hashed by the auditor itself, as replicas are.
 
-A file is one task. It must be there, be as large and have as many rows as the manifest says, have the archive's
-columns, and hold rows of its own range only, positions and times ascending, the LLSNs of each log stream ascending. Its
-rows are digested in the order in which the file has them, cell by cell and log stream by log stream, and so can be held
-against what replicas have there.
+A file is one task. It must be there, be as large and have as many rows as the manifest says, be as its checksums say,
+have the archive's columns, and hold rows of its own range only, positions and times ascending, the LLSNs of each log
+stream ascending. Its rows are digested in the order in which the file has them, cell by cell and log stream by log
+stream, and so can be held against what replicas have there.
 
 Positions without a row are no fault by themselves: what fills a log (see `Log.append_fill`) is never archived. Where
 replicas still have these positions they tell; below the trim point nobody can any more.
@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from varlog.archive import checked
 from varlog.archive.place import Place
 from varlog.pipeline.audit_findings import ARCHIVE, Fault
 from varlog.pipeline.audit_rows import Kind, Notes, Numbers, RowDigest, cells_of
@@ -55,7 +55,7 @@ def read(part: ArchiveFile) -> Notes:
             reading.run(file)
     except FileNotFoundError:
         reading.fault(Fault.GAP, part.begin, part.end, f"{part.path} is missing")
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
         said = " ".join(str(error).split())
         reading.fault(Fault.DAMAGED, part.begin, part.end, f"{part.path} cannot be read: {said}")
     return reading.notes
@@ -66,11 +66,11 @@ def open_file(uri: str, path: str) -> pa.NativeFile:
     return Place.of(uri).open(path)
 
 
-def rows_of(file: pa.NativeFile) -> Iterator[pa.RecordBatch]:
+def rows_of(file: pa.NativeFile, path: str) -> Iterator[pa.RecordBatch]:
     """A data file's rows, a few thousand at a time."""
-    with pq.ParquetFile(file, pre_buffer=False, page_checksum_verification=True) as parquet:
+    with checked.parquet_of(file, path) as parquet:
         for group in range(parquet.num_row_groups):
-            yield from parquet.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False)
+            yield from checked.batches_of(parquet, group, BATCH_ROWS)
 
 
 class _Reading:
@@ -93,7 +93,7 @@ class _Reading:
         size, rows = file.size(), 0
         if size != part.size:
             self.fault(Fault.DIFFERS, part.begin, part.end, f"{part.path} has {size} bytes, not {part.size}")
-        for batch in rows_of(file):
+        for batch in rows_of(file, part.path):
             if batch.schema.remove_metadata() != ARROW_SCHEMA:
                 names = ", ".join(f"{field.name} {field.type}" for field in batch.schema)
                 self.fault(Fault.DIFFERS, part.begin, part.end, f"{part.path} has other columns: {names}")

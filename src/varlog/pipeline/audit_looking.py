@@ -144,7 +144,7 @@ def _archived(at: Look) -> Rows:
     gathering = _Gathering()
     for path in at.files:
         with open_file(at.uri, path) as file:
-            for rows in rows_of(file):
+            for rows in rows_of(file, path):
                 glsns, lsids = rows.column("glsn").to_pylist(), rows.column("log_stream").to_pylist()
                 wanted = [
                     number
