@@ -258,6 +258,34 @@ def test_an_acknowledged_commit_that_could_not_be_looked_for_is_unknown(found: A
         )
 
 
+@pytest.mark.parametrize(
+    "failing",
+    [
+        ((BEFORE, LATE),),
+        ((BEFORE, None), (Pronounce(COMMIT), LATE)),
+        ((BEFORE, None), (Pronounce(COMMIT), UNKNOWN), (look(OWN), None)),
+    ],
+)
+def test_what_fails_after_an_unknown_commit_says_nothing_of_that_one(failing: tuple[tuple[Effect, Any], ...]) -> None:
+    with pytest.raises(errors.Unknown, match="ask again") as caught:
+        run(transacting.commit(OWN, PARTS, again=True), *failing)
+    assert caught.value.happened is None
+
+
+def test_what_the_log_says_after_an_unknown_commit_is_certain() -> None:
+    assert run(transacting.commit(OWN, PARTS, again=True), (BEFORE, fate(COMMIT, 125))) == fate(COMMIT, 125)
+    with pytest.raises(errors.TransactionAborted) as aborted:
+        run(transacting.commit(OWN, PARTS, again=True), (BEFORE, fate(ABORT, 125)))
+    assert aborted.value.happened is False
+
+
+def test_a_commit_that_was_acknowledged_and_is_not_there_may_have_happened() -> None:
+    script = ((BEFORE, None), (Pronounce(COMMIT), GLSN(150)), (look(OWN, 150), None))
+    with pytest.raises(errors.ConsistencyViolation, match="not there") as caught:
+        run(transacting.commit(OWN, PARTS), *script)
+    assert caught.value.happened is None
+
+
 # Aborting and settling
 
 

@@ -86,13 +86,13 @@ def _older_attempt_not_fenced(patch: pytest.MonkeyPatch) -> None:
 def _commit_without_a_look_before(patch: pytest.MonkeyPatch) -> None:
     """A COMMIT is appended though a verdict lies before what it counts in; a trim then takes that one away."""
 
-    def commit(one: OpenTransaction, parts: Seq[Part]) -> Procedure[Fate]:
+    def commits(one: OpenTransaction, parts: Seq[Part]) -> Procedure[Fate]:
         written = sorted((part.part, part.entries) for part in parts if part.entries)
         checked = GLSN(max([one.after, *(part.last for part in parts)]))
         verdict = Verdict(VerdictKind.COMMIT, one.txid, one.after, tuple(written), "", checked)
         return transacting._judged(one, (yield from transacting._pronounced(one, verdict)), written)
 
-    patch.setattr(transacting, "commit", commit)
+    patch.setattr(transacting, "_committed", commits)
 
 
 def _last_verdict_counts(patch: pytest.MonkeyPatch) -> None:

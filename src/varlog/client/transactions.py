@@ -433,7 +433,7 @@ class Transaction:
     async def commit(self, parts: Iterable[Part] | None = None, *, timeout: float | None = None) -> TransactionResult:
         """Make what was written visible: all of this writer's, and of other writers the `parts` that they `finish`ed.
 
-        If it raises `Unknown`, call it again: it says what became of the commit.
+        If it raises `Unknown`, call it again: it says what became of the commit. Until it can, it raises `Unknown`.
         """
         deadline = self._log._deadline(timeout)
         async with self._alone(deadline):
@@ -442,9 +442,9 @@ class Transaction:
             if self._ended is not None:
                 raise copy(self._ended)
             counted = await self._counted(parts, deadline)
-            self._tried = True
+            again, self._tried = self._tried, True
             try:
-                fate = await self._transactions.run(transacting.commit(self._one, counted), deadline)
+                fate = await self._transactions.run(transacting.commit(self._one, counted, again=again), deadline)
             except (errors.TransactionAborted, errors.AlreadyCommitted) as error:
                 self._ended = error
                 self._transactions.settle_later(self._one)
@@ -454,13 +454,20 @@ class Transaction:
                 # Readers cannot see any more why it ended, and need not wait until it expires.
                 self._transactions.abort_later(self._one, "it had ended, and was trimmed")
                 raise
+            except errors.VarlogError as error:
+                self._tried = again or error.happened is not False
+                raise
             self._ended = result = TransactionResult(fate.glsn, sum(part.entries for part in counted))
             self._transactions.tell_later(self._one, fate)
             return result
 
     async def _counted(self, parts: Iterable[Part] | None, deadline: float) -> Sequence[Part]:
         """What the commit counts in. If that is not all in the log, or it is too late, the transaction is aborted."""
-        others = _checked_parts(() if parts is None else parts, self._one)
+        try:
+            others = _checked_parts(() if parts is None else parts, self._one)
+        except errors.VarlogError as refused:
+            refused.happened = None if self._tried else False  # an earlier commit, with other parts, may be in the log
+            raise
         self._close(f"transaction {self.id} of {self.name!r} is being committed")
         if self._time() >= self._expires_at and not self._tried:
             await self._refuse(self._expired(), deadline)
@@ -508,7 +515,10 @@ class Transaction:
                 async with asyncio.timeout_at(deadline):
                     await self._ending.acquire()
             except TimeoutError:
-                raise errors.DeadlineExceeded("another commit or abort of the transaction is under way") from None
+                raise errors.Unknown(
+                    f"another commit or abort of transaction {self.id} of {self.name!r} is under way; ask again what "
+                    "became of it"
+                ) from None
         try:
             yield
         finally:

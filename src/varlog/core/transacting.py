@@ -18,7 +18,8 @@ The log decides. What is said here of a transaction was seen there first:
   found committed under the same number, or a greater one, makes this one needless.
 - **commit** looks twice. Before, up to the last batch that it counts in: a transaction that has a verdict already gets
   no COMMIT, so that none is ever in the log whose batches lie behind an earlier verdict that a trim could take away.
-  Afterwards, up to the COMMIT itself: only the first verdict counts, and an acknowledgement says nothing of that.
+  Afterwards, up to the COMMIT itself: only the first verdict counts, and an acknowledgement says nothing of that. An
+  earlier COMMIT that is unknown may be in the log, or may yet come: from then on only what was read there is certain.
 - **settle** finds out what became of a transaction, by ending it if it has not ended.
 
 Nothing here is lost with the process that runs it: a procedure that ends in the middle leaves a transaction that is
@@ -172,10 +173,22 @@ def relieve(tpid: TopicID) -> Procedure[None]:
 # Ending
 
 
-def commit(one: OpenTransaction, parts: Seq[Part]) -> Procedure[Fate]:
+def commit(one: OpenTransaction, parts: Seq[Part], *, again: bool = False) -> Procedure[Fate]:
     """Commit what the parts hold; returns the COMMIT as it stands in the log. Raises `TransactionAborted` if another
     verdict came first, `AlreadyCommitted` if that is a COMMIT of other parts; `Unknown` if it could not be found out:
-    then this may be called again, and says what became of it."""
+    then this may be called `again`, and says what became of it. What keeps that one from finding out says nothing of
+    the COMMIT that may be in the log already, so it is `Unknown`, too."""
+    try:
+        return (yield from _committed(one, parts))
+    except (errors.TransactionAborted, errors.AlreadyCommitted, errors.TransactionEnded):
+        raise
+    except errors.VarlogError as error:
+        if again and error.happened is False:
+            raise _unknown(one, error) from error
+        raise
+
+
+def _committed(one: OpenTransaction, parts: Seq[Part]) -> Procedure[Fate]:
     written = sorted((part.part, part.entries) for part in parts if part.entries)
     checked = GLSN(max([one.after, *(part.last for part in parts)]))
     if written:
@@ -235,9 +248,11 @@ def _pronounced(one: OpenTransaction, verdict: Verdict) -> Procedure[Fate]:
     if isinstance(fate, errors.VarlogError):
         raise _unknown(one, fate)
     if fate is None:
-        raise errors.ConsistencyViolation(
+        violation = errors.ConsistencyViolation(
             f"a verdict on transaction {one.txid} was appended at {glsn}, and is not there"
         )
+        violation.happened = None
+        raise violation
     return _as_fate(fate)
 
 

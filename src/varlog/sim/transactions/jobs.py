@@ -276,7 +276,7 @@ class Transactor(_Transacting):
         ways = self.ways
         parts = tuple(sorted((part.part, part.entries) for part in counted if part.entries))
         operation = ways.history.invoke(ways.process.name, Kind.COMMIT, TOPIC, transaction=one.txid, parts=parts)
-        procedure = _late_noted(transacting.commit(one, counted), ways.count)
+        procedure = _late_noted(transacting.commit(one, counted, again=times < COMMIT_TIMES), ways.count)
         self.procedures.run(procedure, END_SECONDS, partial(self._on_committed, operation, one, counted, times))
 
     def _on_committed(
