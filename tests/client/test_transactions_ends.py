@@ -137,3 +137,42 @@ def test_who_comes_while_another_commits_is_not_told_that_nothing_happens(tmp_pa
         assert await transaction.commit() == await committing
 
     play(tmp_path, case)
+
+
+@pytest.mark.parametrize("why", ["failed", "expired"])
+def test_what_cannot_be_committed_is_not_aborted_before_the_log_says_so(tmp_path: Path, why: str) -> None:
+    async def case(scene: Scene, log: Log) -> None:
+        transaction = await log.begin("job", expires=0.01 if why == "expired" else 60)
+        await until(lambda: why == "failed" or transaction._time() >= transaction._expires_at)
+        scene.delay_appends()
+        error = await refusal(transaction.append(b"row", timeout=0.01))
+        assert isinstance(error, errors.Unknown if why == "failed" else errors.TransactionAborted)
+        for _ in range(2):
+            error = await refusal(transaction.commit(timeout=HASTY))
+            assert (type(error), error.happened) == (errors.Unknown, None)
+            assert why in str(error)
+        scene.come_late()
+        for _ in range(2):
+            assert isinstance(await refusal(transaction.commit()), errors.TransactionAborted)
+        assert scene.kinds()[0] == VerdictKind.ABORT
+        assert not scene.open
+
+    play(tmp_path, case)
+
+
+def test_what_cannot_be_committed_may_be_committed_by_others(tmp_path: Path) -> None:
+    async def case(scene: Scene, log: Log) -> None:
+        late, other = [await log.begin("job", token="run") for _ in range(2)]
+        await other.append(b"row")
+        late._expires_at = late._time()
+        scene.delay_appends()
+        assert (await refusal(late.commit(timeout=HASTY))).happened is None
+        scene.late.clear()
+        scene.come_late()
+        committed = await other.commit()
+        for _ in range(2):
+            error = await refusal(late.commit())
+            assert isinstance(error, errors.AlreadyCommitted)
+            assert error.glsn == committed.glsn
+
+    play(tmp_path, case)

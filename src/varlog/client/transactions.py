@@ -352,8 +352,8 @@ class Transaction:
         if self._closed is not None:
             raise copy(self._closed)
         if now >= self._expires_at:
-            self._closed = self._ended = self._expired()
-            self._transactions.abort_later(self._one, "it expired")
+            self._closed = self._expired()
+            self._transactions.abort_later(self._one, "it expired")  # a commit waits until that is certain
             raise copy(self._closed)
         if self._bytes + size > limits.MAX_TRANSACTION_BYTES:
             raise errors.TransactionTooLarge(
@@ -474,7 +474,7 @@ class Transaction:
         await self._settled(deadline)
         if self._failed is not None:
             error = errors.TransactionAborted(
-                f"an append of transaction {self.id} of {self.name!r} failed, so it was aborted: {self._failed}"
+                f"an append of transaction {self.id} of {self.name!r} failed, so it is not committed: {self._failed}"
             )
             error.__cause__ = self._failed
             await self._refuse(error, deadline)
@@ -482,14 +482,16 @@ class Transaction:
         return [own, *(part for part in others if part.part != own.part)]
 
     async def _refuse(self, error: errors.VarlogError, deadline: float) -> NoReturn:
-        """It cannot be committed, and is aborted instead. If that does not succeed it expires: nobody commits it."""
-        self._closed = self._ended = error
+        """It cannot be committed, and is aborted instead. As long as that does not succeed, others who have joined it
+        may commit it, so it has not ended."""
         try:
             await self._transactions.abort(self._one, str(error), deadline)
-        except errors.AlreadyCommitted as found:  # by somebody else who has joined it
-            self._closed = self._ended = error = found
+        except errors.AlreadyCommitted as found:  # by one of them
+            self._closed = self._ended = found
+            raise
         except errors.VarlogError as failure:
-            error.add_note(f"the abort failed: {failure}")
+            raise errors.Unknown(f"{error}; it could not be aborted: {failure}; ask again") from failure
+        self._closed = self._ended = error
         raise error
 
     async def abort(self, reason: str = "", *, timeout: float | None = None) -> None:
