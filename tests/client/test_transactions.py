@@ -333,17 +333,20 @@ def test_an_operator_ends_one(cluster: Path) -> None:
     play(cluster, case)
 
 
+@pytest.mark.parametrize("entries", [0, 1])
 @pytest.mark.parametrize("ordering", ORDERINGS)
-def test_an_old_attempt_shows_nothing_after_its_verdict_was_trimmed(cluster: Path, ordering: str) -> None:
+def test_an_old_attempt_shows_nothing_after_its_verdict_was_trimmed(cluster: Path, ordering: str, entries: int) -> None:
     async def case(log: Log, other: Log) -> None:
         older = await log.begin("job")
         async with other.transaction("job") as younger:
             await younger.append(b"of the younger")
         await no_longer_open(log)
         await log.trim(await log.tail())
-        await older.append(b"of the older")
-        with pytest.raises(errors.TransactionEnded, match="trimmed"):
+        for _ in range(entries):
+            await older.append(b"of the older")
+        with pytest.raises(errors.TransactionEnded, match="trimmed") as ended:
             await older.commit()
+        assert ended.value.happened is None
         await log.append(b"plain")
         assert await seen(other) == [b"plain"]
 
@@ -360,5 +363,26 @@ def test_a_trim_does_not_pass_an_open_one(cluster: Path) -> None:
             await other.trim(result.glsn)
         await transaction.commit()
         assert await other.trim(result.glsn) == result.glsn
+
+    play(cluster, case)
+
+
+def test_how_one_ended_that_is_trimmed_since_is_not_guessed(cluster: Path) -> None:
+    async def case(log: Log, other: Log) -> None:
+        aborted, committed = [await log.begin("job", token="shared") for _ in range(2)]
+        await committed_silently(other, committed)
+        assert await other.end_transaction(committed.id) is not None
+        await other.trim(await other.tail())
+        await log.append(b"plain")
+        for call in (aborted.abort, committed.commit, aborted.commit):
+            with pytest.raises(errors.TransactionEnded, match="trimmed") as ended:
+                await call()
+            assert ended.value.happened is None
+        await until(lambda: not log._transactions._tasks)
+        tail = await log.tail()
+        for call in (committed.commit, aborted.commit):
+            with pytest.raises(errors.TransactionEnded):
+                await call()
+        assert await log.tail() == tail, "and nothing more is written"
 
     play(cluster, case)

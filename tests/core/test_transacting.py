@@ -35,6 +35,7 @@ def opened(txid: int, after: int = 100, number: int = -1, *, age: int = 0, name:
 OWN = opened(7)
 PARTS = [Part(22, 3, 130), Part(11, 2, 120), Part(33, 0, 0)]
 COMMIT = Verdict(VerdictKind.COMMIT, OWN.txid, OWN.after, ((11, 2), (22, 3)), "", GLSN(130))
+NOTHING = Verdict(VerdictKind.COMMIT, OWN.txid, OWN.after, (), "", OWN.after)
 ABORT = Verdict(VerdictKind.ABORT, OWN.txid, OWN.after, (), "a reason")
 BEFORE = Look(OWN.txid, OWN.after, GLSN(130))
 
@@ -198,16 +199,13 @@ def test_a_commit_counts_what_was_written_and_looks_before_and_afterwards() -> N
 
 
 def test_one_without_entries_needs_no_look_before() -> None:
-    nothing = Verdict(VerdictKind.COMMIT, OWN.txid, OWN.after, (), "", OWN.after)
-    script = ((Pronounce(nothing), GLSN(150)), (look(OWN, 150), fate(nothing, 150)))
-    assert run(transacting.commit(OWN, [Part(33, 0, 0)]), *script) == fate(nothing, 150)
+    script = ((Pronounce(NOTHING), GLSN(150)), (look(OWN, 150), fate(NOTHING, 150)))
+    assert run(transacting.commit(OWN, [Part(33, 0, 0)]), *script) == fate(NOTHING, 150)
 
 
 def test_one_that_has_a_verdict_already_gets_no_commit() -> None:
     with pytest.raises(errors.TransactionAborted, match="aborted at 125: a reason"):
         run(transacting.commit(OWN, PARTS), (BEFORE, fate(ABORT, 125)))
-    with pytest.raises(errors.TransactionEnded, match="trimmed"):
-        run(transacting.commit(OWN, PARTS), (BEFORE, errors.Trimmed(110)))
     with pytest.raises(errors.DeadlineExceeded):
         run(transacting.commit(OWN, PARTS), (BEFORE, LATE))
 
@@ -247,15 +245,27 @@ def test_a_commit_that_was_not_appended_is_told_as_it_is() -> None:
         run(transacting.commit(OWN, PARTS), (BEFORE, None), (Pronounce(COMMIT), LATE))
 
 
-@pytest.mark.parametrize("found", [LATE, errors.Trimmed(120)])
-def test_an_acknowledged_commit_that_could_not_be_looked_for_is_unknown(found: Any) -> None:
+def test_an_acknowledged_commit_that_could_not_be_looked_for_is_unknown() -> None:
+    script = ((BEFORE, None), (Pronounce(COMMIT), GLSN(150)), (look(OWN, 150), LATE))
     with pytest.raises(errors.Unknown):
-        run(
-            transacting.commit(OWN, PARTS),
-            (BEFORE, None),
-            (Pronounce(COMMIT), GLSN(150)),
-            (look(OWN, 150), found),
-        )
+        run(transacting.commit(OWN, PARTS), *script)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    ("parts", "script"),
+    [
+        (PARTS, ((BEFORE, errors.Trimmed(110)),)),
+        (PARTS, ((BEFORE, None), (Pronounce(COMMIT), GLSN(150)), (look(OWN, 150), errors.Trimmed(120)))),
+        ([], ((Pronounce(NOTHING), GLSN(150)), (look(OWN, 150), errors.Trimmed(120)))),
+    ],
+)
+def test_of_one_that_is_trimmed_nobody_says_any_more_whether_it_was_committed(
+    parts: list[Part], script: tuple[tuple[Effect, Any], ...], again: bool
+) -> None:
+    with pytest.raises(errors.TransactionEnded, match="trimmed") as caught:
+        run(transacting.commit(OWN, parts, again=again), *script)
+    assert caught.value.happened is None
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,8 @@ class Transactions:
         self.later(lambda: self.abort(one, reason, self._afterwards()))
 
     async def abort(self, one: OpenTransaction, reason: str, deadline: float) -> None:
-        await self.run(transacting.abort(self._tpid, one, reason), deadline)
+        if await self.run(transacting.abort(self._tpid, one, reason), deadline) is None:
+            raise transacting.trimmed_since(one)
 
     def _afterwards(self) -> float:
         return self._session.loop.time() + _AFTERWARDS_SECONDS
@@ -486,7 +487,7 @@ class Transaction:
         may commit it, so it has not ended."""
         try:
             await self._transactions.abort(self._one, str(error), deadline)
-        except errors.AlreadyCommitted as found:  # by one of them
+        except (errors.AlreadyCommitted, errors.TransactionEnded) as found:  # by one of them, as far as can be known
             self._closed = self._ended = found
             raise
         except errors.VarlogError as failure:
@@ -495,7 +496,8 @@ class Transaction:
         raise error
 
     async def abort(self, reason: str = "", *, timeout: float | None = None) -> None:
-        """Make sure that nothing of it is ever visible. Raises `AlreadyCommitted` if it was committed before."""
+        """Make sure that nothing of it is ever visible. Raises `AlreadyCommitted` if it was committed before, and
+        `TransactionEnded` if it has ended and is trimmed since, so that nobody can tell how."""
         deadline = self._log._deadline(timeout)
         self._close(f"transaction {self.id} of {self.name!r} was aborted")
         async with self._alone(deadline):

@@ -175,9 +175,10 @@ def relieve(tpid: TopicID) -> Procedure[None]:
 
 def commit(one: OpenTransaction, parts: Seq[Part], *, again: bool = False) -> Procedure[Fate]:
     """Commit what the parts hold; returns the COMMIT as it stands in the log. Raises `TransactionAborted` if another
-    verdict came first, `AlreadyCommitted` if that is a COMMIT of other parts; `Unknown` if it could not be found out:
-    then this may be called `again`, and says what became of it. What keeps that one from finding out says nothing of
-    the COMMIT that may be in the log already, so it is `Unknown`, too."""
+    verdict came first, `AlreadyCommitted` if that is a COMMIT of other parts, `TransactionEnded` if nobody can read any
+    more which one came first; `Unknown` if it could not be found out: then this may be called `again`, and says what
+    became of it. What keeps that one from finding out says nothing of the COMMIT that may be in the log already, so it
+    is `Unknown`, too."""
     try:
         return (yield from _committed(one, parts))
     except (errors.TransactionAborted, errors.AlreadyCommitted, errors.TransactionEnded):
@@ -194,11 +195,15 @@ def _committed(one: OpenTransaction, parts: Seq[Part]) -> Procedure[Fate]:
     if written:
         fate = yield Look(one.txid, one.after, checked)
         if isinstance(fate, errors.Trimmed):
-            raise errors.TransactionEnded(f"transaction {one.txid} of {one.name!r} has ended, and is trimmed since")
+            raise trimmed_since(one)
         if _good(fate) is not None:
             return _judged(one, fate, written)
     verdict = Verdict(VerdictKind.COMMIT, one.txid, one.after, tuple(written), "", checked)
-    return _judged(one, (yield from _pronounced(one, verdict)), written)
+    try:
+        first = yield from _pronounced(one, verdict)
+    except errors.Trimmed:
+        raise trimmed_since(one) from None
+    return _judged(one, first, written)
 
 
 def abort(tpid: TopicID, one: OpenTransaction, reason: str) -> Procedure[Fate | None]:
@@ -238,13 +243,14 @@ def tell(tpid: TopicID, txid: TransactionID, fate: Fate) -> Procedure[None]:
 
 
 def _pronounced(one: OpenTransaction, verdict: Verdict) -> Procedure[Fate]:
-    """Pronounce a verdict; returns the one that came first, which need not be it."""
+    """Pronounce a verdict; returns the one that came first, which need not be it. Raises `Trimmed` if the transaction
+    has ended and that one cannot be read any more: nothing of an open one is trimmed."""
     glsn = yield Pronounce(verdict)
     if isinstance(glsn, errors.VarlogError):
         return (yield from _found_anyway(one, glsn))
     fate = yield Look(one.txid, one.after, glsn)
     if isinstance(fate, errors.Trimmed):
-        raise fate if verdict.kind != VerdictKind.COMMIT else _unknown(one, fate)
+        raise fate
     if isinstance(fate, errors.VarlogError):
         raise _unknown(one, fate)
     if fate is None:
@@ -289,6 +295,16 @@ def _unknown(one: OpenTransaction, why: errors.VarlogError) -> errors.Unknown:
     )
     unknown.__cause__ = why
     return unknown
+
+
+def trimmed_since(one: OpenTransaction) -> errors.TransactionEnded:
+    """What can be said of one whose first verdict is gone: it may have been a COMMIT."""
+    ended = errors.TransactionEnded(
+        f"transaction {one.txid} of {one.name!r} has ended, and is trimmed since: whether it was committed cannot be "
+        "read any more"
+    )
+    ended.happened = None
+    return ended
 
 
 def _already_committed(detail: str, glsn: int) -> errors.AlreadyCommitted:
