@@ -82,6 +82,11 @@ def test_a_long_reason_is_cut_between_characters() -> None:
     assert decode_verdict(encode_verdict(verdict)).reason == "ä" * (limits.MAX_DETAIL // 2)
 
 
+def test_a_reason_that_is_no_text_is_written_as_it_can_be() -> None:
+    verdict = Verdict(VerdictKind.ABORT, TransactionID(1), GLSN(0), (), "cannot parse caf\udce9.csv")
+    assert decode_verdict(encode_verdict(verdict)).reason == r"cannot parse caf\udce9.csv"
+
+
 @pytest.mark.parametrize(
     "verdict",
     [

@@ -109,7 +109,8 @@ def encode_verdict(verdict: Verdict) -> bytes:
     """The entry that says so."""
     if len(verdict.parts) > limits.MAX_TRANSACTION_PARTS:
         raise InvalidArgument(f"{len(verdict.parts)} parts, at most {limits.MAX_TRANSACTION_PARTS} make a transaction")
-    reason = verdict.reason.encode()[: limits.MAX_DETAIL].decode(errors="ignore").encode()
+    # Names of files that are no UTF-8 come as lone surrogates, in what errors say.
+    reason = verdict.reason.encode(errors="backslashreplace")[: limits.MAX_DETAIL].decode(errors="ignore").encode()
     try:
         head = _VERDICT.pack(verdict.kind, verdict.txid, verdict.after, verdict.checked, len(verdict.parts), 0)
         return b"".join([head, *(_PART.pack(*part) for part in verdict.parts), reason])
