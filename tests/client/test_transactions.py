@@ -12,6 +12,7 @@ import pytest
 import varlog
 from tests.client.orderings import ORDERINGS
 from tests.client.rig import run, turns, until
+from tests.client.stepping import cancelled_at_every_await
 from varlog import Part, errors, limits
 from varlog.batch.transactions import VerdictKind
 from varlog.client.log import Log
@@ -166,11 +167,11 @@ def test_parts_that_nobody_counts_in_are_never_seen(cluster: Path, ordering: str
     play(cluster, case, ordering)
 
 
-async def failing(log: Log) -> None:
+async def failing(log: Log, error: Exception) -> None:
     async with log.transaction("block", number=7) as transaction:
         assert transaction.number == 7
         await transaction.append(b"aborted")
-        raise RuntimeError("no good")
+        raise error
 
 
 def test_a_block_commits_or_aborts(cluster: Path) -> None:
@@ -179,7 +180,7 @@ def test_a_block_commits_or_aborts(cluster: Path) -> None:
             assert (transaction.name, transaction.number) == ("block", None)
             await transaction.append(b"committed")
         with pytest.raises(RuntimeError, match="no good"):
-            await failing(log)
+            await failing(log, RuntimeError("no good"))
         async with log.transaction("block") as transaction:
             await transaction.append(b"committed by hand")
             result = await transaction.commit()
@@ -192,6 +193,39 @@ def test_a_block_commits_or_aborts(cluster: Path) -> None:
         assert await seen(other) == [b"committed", b"committed by hand"]
 
     play(cluster, case)
+
+
+class Unspeakable(RuntimeError):
+    def __str__(self) -> str:
+        raise LookupError("it has no words")
+
+
+@pytest.mark.parametrize("own", [ValueError("cannot parse caf\udce9.csv"), Unspeakable()])
+def test_a_block_raises_its_own_error_whatever_it_says(cluster: Path, own: Exception) -> None:
+    async def case(log: Log, other: Log) -> None:
+        with pytest.raises(type(own)) as caught:
+            await failing(log, own)
+        assert caught.value is own
+        await other.append(b"others go on")
+        assert await seen(other) == [b"others go on"]
+
+    play(cluster, case)
+
+
+@pytest.mark.parametrize("ordering", ORDERINGS)
+def test_a_block_that_is_cancelled_anywhere_does_not_stay_open(cluster: Path, ordering: str) -> None:
+    async def case(log: Log, other: Log) -> None:
+        async def block() -> None:
+            async with log.transaction("block") as transaction:
+                await transaction.append(b"row")
+
+        cancelled = []
+        async for was_cancelled in cancelled_at_every_await(block):
+            cancelled.append(was_cancelled)
+            await no_longer_open(other)
+        assert {*cancelled} == {False, True}
+
+    play(cluster, case, ordering)
 
 
 def test_what_has_ended_takes_nothing_more(cluster: Path) -> None:

@@ -13,9 +13,18 @@ import varlog
 from tests.client.rig import run, until
 from tests.client.stage import Stage
 from varlog import Part, errors
-from varlog.batch.transactions import Verdict, VerdictKind, decode_verdict
+from varlog.batch.transactions import VerdictKind, decode_verdict
 from varlog.client.log import Log
-from varlog.core.messages import Append, BeginTransaction, Begun, Decided, EndTransaction, OpenTransaction
+from varlog.core.messages import (
+    Append,
+    BeginTransaction,
+    Begun,
+    Decided,
+    EndTransaction,
+    GetTransactions,
+    OpenTransaction,
+    Transactions,
+)
 from varlog.core.sifting import is_control
 from varlog.types import GLSN, LogStreamID, StorageNodeID, TransactionID, Version
 from varlog.wire import Connection
@@ -65,19 +74,21 @@ class Scene:
             self.stage.take(message)
         self.node.answers[Append] = self.stage._on_append
 
-    def verdicts(self) -> list[Verdict]:
-        """Those that the log has."""
-        stored = self.stage.stored[LogStreamID(1)]
-        entries = [varlog.batch.decode(line[6]).to_list() for line in stored if is_control(line[6])]
-        return [decode_verdict(entry) for (entry,) in entries]
+    async def stop_node(self, log: Log) -> None:
+        """Take the node away, and let the client know."""
+        await self.node.stop()
+        await until(lambda: not log._session._connections)
 
     def kinds(self) -> list[VerdictKind]:
-        return [verdict.kind for verdict in self.verdicts()]
+        """Of the verdicts that the log has."""
+        stored = self.stage.stored[LogStreamID(1)]
+        entries = [varlog.batch.decode(line[6]).to_list() for line in stored if is_control(line[6])]
+        return [decode_verdict(entry).kind for (entry,) in entries]
 
 
-def play(path: Path, case: Callable[[Scene, Log], Coroutine[Any, Any, None]]) -> None:
+def play(path: Path, case: Callable[[Scene, Log], Coroutine[Any, Any, None]], timeout: float = 10.0) -> None:
     async def main() -> None:
-        async with await Stage.start(path) as stage, varlog.connect(path) as log:
+        async with await Stage.start(path) as stage, varlog.connect(path, timeout=timeout) as log:
             await case(Scene(stage), log)
 
     run(main())
@@ -96,7 +107,7 @@ def test_once_a_commit_is_unknown_only_the_log_makes_it_certain(tmp_path: Path) 
         scene.delay_appends()
         for is_down in (False, True, True):
             if is_down:
-                await scene.node.stop()
+                await scene.stop_node(log)
             error = await refusal(transaction.commit(timeout=HASTY))
             assert (type(error), error.happened) == (errors.Unknown, None)
         error = await refusal(transaction.commit([Part(1, 1, 0)]))
@@ -113,7 +124,7 @@ def test_a_commit_that_surely_was_not_sent_leaves_no_doubt(tmp_path: Path) -> No
     async def case(scene: Scene, log: Log) -> None:
         transaction = await log.begin("job")
         await transaction.append(b"row")
-        await scene.node.stop()
+        await scene.stop_node(log)
         for _ in range(2):
             assert (await refusal(transaction.commit(timeout=HASTY))).happened is False
         await scene.node.restart()
@@ -174,5 +185,90 @@ def test_what_cannot_be_committed_may_be_committed_by_others(tmp_path: Path) -> 
             error = await refusal(late.commit())
             assert isinstance(error, errors.AlreadyCommitted)
             assert error.glsn == committed.glsn
+
+    play(tmp_path, case)
+
+
+# What nobody ends
+
+
+@pytest.mark.parametrize("own", [None, RuntimeError("no good")])
+def test_a_block_that_cannot_be_ended_is_aborted_as_soon_as_it_can(tmp_path: Path, own: Exception | None) -> None:
+    async def block(scene: Scene, log: Log) -> None:
+        async with log.transaction("job") as transaction:
+            await transaction.append(b"row")
+            await scene.stop_node(log)
+            if own is not None:
+                raise own
+
+    async def case(scene: Scene, log: Log) -> None:
+        with pytest.raises(errors.DeadlineExceeded if own is None else RuntimeError):
+            await block(scene, log)
+        await scene.node.restart()
+        await until(lambda: not scene.open)
+        assert set(scene.kinds()) == {VerdictKind.ABORT}
+
+    play(tmp_path, case, timeout=HASTY)
+
+
+def test_a_block_whose_commit_is_unknown_is_left_to_who_asks_again(tmp_path: Path) -> None:
+    transactions: list[varlog.Transaction] = []
+
+    async def block(scene: Scene, log: Log) -> None:
+        async with log.transaction("job") as transaction:
+            transactions.append(transaction)
+            await transaction.append(b"row")
+            scene.delay_appends()
+
+    async def case(scene: Scene, log: Log) -> None:
+        assert isinstance(await refusal(block(scene, log)), errors.Unknown)
+        assert len(scene.late) == 1
+        scene.come_late()
+        assert (await transactions[0].commit()).entries == 1
+        assert set(scene.kinds()) == {VerdictKind.COMMIT}
+
+    play(tmp_path, case, timeout=HASTY)
+
+
+@pytest.mark.parametrize("why", ["cancelled", "late"])
+@pytest.mark.parametrize("token", [None, "shared"])
+def test_what_was_begun_and_nobody_takes_is_ended_unless_it_is_shared(
+    tmp_path: Path, why: str, token: str | None
+) -> None:
+    async def case(scene: Scene, log: Log) -> None:
+        unanswered: list[tuple[Connection, BeginTransaction]] = []
+        scene.repository.answers[BeginTransaction] = lambda *asked: unanswered.append(asked)
+        beginning = asyncio.ensure_future(log.begin("job", token=token, timeout=HASTY))
+        await until(lambda: bool(unanswered))
+        if why == "cancelled":
+            beginning.cancel()
+        with pytest.raises(asyncio.CancelledError if why == "cancelled" else errors.Unknown):
+            await beginning
+        scene.repository.answers[BeginTransaction] = scene.begin
+        for asked in unanswered:
+            scene.begin(*asked)
+        assert len(scene.open) == 1
+        if token is None:
+            await until(lambda: not scene.open)
+        assert scene.kinds() == [VerdictKind.ABORT] * (token is None)
+        assert len(scene.begun) == 1
+
+    play(tmp_path, case)
+
+
+def test_a_begin_that_was_refused_or_not_sent_leaves_nothing_to_end(tmp_path: Path) -> None:
+    def is_full(connection: Connection, asked: BeginTransaction) -> None:
+        connection.send(Begun(asked.request, errors.LimitExceeded.code))
+
+    def nothing_is_open(connection: Connection, asked: GetTransactions) -> None:
+        connection.send(Transactions(asked.request, 0))
+
+    async def case(scene: Scene, log: Log) -> None:
+        scene.repository.answers |= {BeginTransaction: is_full, GetTransactions: nothing_is_open}
+        assert isinstance(await refusal(log.begin("job")), errors.LimitExceeded)
+        await scene.repository.stop()
+        await until(lambda: log._session.asking.leader is None)
+        assert isinstance(await refusal(log.begin("job", timeout=HASTY)), errors.Unreachable)
+        assert not log._transactions._tasks
 
     play(tmp_path, case)

@@ -13,7 +13,8 @@ commits says which parts count.
 What must always hold: a part is counted in only when every append of it was acknowledged, so what a COMMIT counts is in
 the log before it. A commit that cannot be found out about is `Unknown`, and asking again tells; it is never guessed.
 What the register is told is told in the background, a bounded number at a time: if that is lost, whoever meets the
-transaction next finds out from the log.
+transaction next finds out from the log. What nobody can end any more, because its begin or its block was left before,
+is aborted there, too: readers would wait for it until it expires.
 """
 
 from __future__ import annotations
@@ -106,10 +107,25 @@ class Transactions:
         except errors.AlreadyCommitted:
             raise  # it was ended before this was told
         except BaseException:
-            if token is None and begun.transaction is not None:  # nobody else can have it
-                self.abort_later(begun.transaction, "its begin failed")
+            if token is None:  # nobody else can have it
+                self._abort_begun(begun)
             raise
         return Transaction(self, one, asked_at + (one.expiry - one.age) / 1000)
+
+    def _abort_begun(self, begun: _Noting) -> None:
+        """Nobody takes what was begun, so nobody else ends it before it expires."""
+        asked = begun.asked
+        if begun.transaction is not None:
+            self.abort_later(begun.transaction, "its begin failed")
+        elif asked is not None:
+            self.later(lambda: self._abort_asked(asked))
+
+    async def _abort_asked(self, asked: BeginTransaction) -> None:
+        """End what was begun, or may yet be, by a question whose answer nobody took: asked again, the register says
+        which one it is."""
+        answer = await self._do(Ask(asked), self._afterwards())
+        if isinstance(answer, Begun) and answer.transaction is not None:
+            await self.abort(answer.transaction, "nobody waited for its begin", self._afterwards())
 
     # Others' transactions
 
@@ -154,6 +170,8 @@ class Transactions:
         try:
             while True:
                 effect = procedure.send(answer)
+                if noting is not None:
+                    noting.note_asked(effect)
                 try:
                     answer = await self._do(effect, deadline)
                 except errors.VarlogError as error:
@@ -239,13 +257,22 @@ class Transactions:
 
 
 class _Noting:
-    """Which transaction was begun, for when its begin does not come to its end."""
+    """What a begin has asked for and what it got, for when it does not come to its end."""
 
+    asked: BeginTransaction | None = None
+    """What is asked of the register, as long as it may be done without an answer."""
     transaction: OpenTransaction | None = None
 
+    def note_asked(self, effect: Effect) -> None:
+        if isinstance(effect, Ask) and isinstance(effect.message, BeginTransaction):
+            self.asked = effect.message
+
     def note(self, answer: Any) -> None:
-        if isinstance(answer, Begun) and not answer.code:
-            self.transaction = answer.transaction
+        if isinstance(answer, Begun):
+            self.asked = None
+            self.transaction = answer.transaction if not answer.code else self.transaction
+        elif isinstance(answer, errors.VarlogError) and answer.happened is False:
+            self.asked = None
 
 
 class Transaction:
@@ -530,17 +557,32 @@ class Transaction:
 
     async def leave_block(self, error: BaseException | None) -> None:
         """The end of a block: commit, or abort if it failed, unless one or the other was tried in it."""
-        if error is None:
-            if self._ended is None:
-                await self.commit()
-        elif self._ended is None and not self._tried:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, Exception):
-                with suppress(errors.VarlogError):  # then it expires
-                    await self.abort(reason)
-            else:
-                self._close(f"transaction {self.id} of {self.name!r} was aborted")
-                self._transactions.abort_later(self._one, reason)
+        if self._ended is None and error is None:
+            await self._commit_block()
+        elif self._ended is None and error is not None:
+            await self._abort_block(error)
+
+    async def _commit_block(self) -> None:
+        try:
+            await self.commit()
+        except BaseException as error:
+            self._abandon(error)
+            raise
+
+    async def _abort_block(self, error: BaseException) -> None:
+        try:
+            if isinstance(error, Exception) and not self._tried:  # who was cancelled does not wait
+                with suppress(Exception):  # nothing takes the place of what the block raised
+                    await self.abort(_reason(error))
+        finally:
+            self._abandon(error)
+
+    def _abandon(self, error: BaseException) -> None:
+        """A block is left, and readers need not wait until the transaction expires. One whose commit is unknown is left
+        to whoever asks again, unless nobody does, because it was cancelled."""
+        if self._ended is None and not (self._tried and isinstance(error, Exception)):
+            self._close(f"transaction {self.id} of {self.name!r} was aborted")
+            self._transactions.abort_later(self._one, _reason(error))
 
     def __repr__(self) -> str:
         return f"<Transaction {self.id} of {self.name!r}, number {self.number}>"
@@ -564,6 +606,14 @@ class _TransactionAppender(Appender):
             raise
         future.add_done_callback(self._transaction.on_done)
         return future
+
+
+def _reason(error: BaseException) -> str:
+    """What an error says, for people. How it says so is the application's code, which may fail."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
 
 
 def _cancelled() -> errors.Unknown:
