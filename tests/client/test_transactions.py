@@ -260,21 +260,24 @@ def test_what_is_no_transaction_is_refused(cluster: Path) -> None:
             {"name": 5},
             {"name": "job", "number": -1},
             {"name": "job", "number": "1"},
+            {"name": "job", "number": True},
             {"name": "job", "number": 1 << 63},
             {"name": "job", "token": ""},
             {"name": "job", "expires": 0},
             {"name": "job", "expires": limits.MAX_TRANSACTION_SECONDS + 1},
             {"name": "job", "expires": "soon"},
+            {"name": "job", "expires": True},
             {"name": "job", "timeout": 0},
         ]
         for wrong in beginnings:
             with pytest.raises(errors.InvalidArgument):
                 await log.begin(**wrong)
         transaction = await log.begin("job")
-        parts: list[Any] = [(1, 2), (1, -2, 3), ("a", 1, 1), (1, 1, 0), (1, 2, 1 << 70)]
-        for part in parts:
-            with pytest.raises(errors.InvalidArgument):
-                await transaction.commit([part])
+        parts: list[Any] = [(1, 2), (1, -2, 3), ("a", 1, 1), (1, 1, 0), (1, 2, 1 << 70), (True, 1, 1), 5, None]
+        lists: list[Any] = [*([part] for part in parts), 5, b"xyz", "abc"]
+        for wrong_parts in lists:
+            with pytest.raises(errors.InvalidArgument, match="part"):
+                await transaction.commit(wrong_parts)
         with pytest.raises(errors.InvalidArgument, match="twice"):
             await transaction.commit([Part(1, 1, 10**9), Part(1, 2, 10**9)])
         with pytest.raises(errors.TransactionTooLarge, match="parts"):
@@ -286,6 +289,16 @@ def test_what_is_no_transaction_is_refused(cluster: Path) -> None:
         async with transaction.appender() as appender:
             with pytest.raises(errors.InvalidArgument, match="entries only"):
                 await appender.append_fill(1)
+        reasons: list[Any] = [None, 5, b"x"]
+        for reason in reasons:
+            with pytest.raises(errors.InvalidArgument, match="reason"):
+                await transaction.abort(reason)
+            with pytest.raises(errors.InvalidArgument, match="reason"):
+                await log.end_transaction(transaction.id, reason)
+        txids: list[Any] = ["5", None, True, 1.0]
+        for txid in txids:
+            with pytest.raises(errors.InvalidArgument, match="txid"):
+                await log.end_transaction(txid)
         await transaction.append(b"and it goes on")
         await transaction.commit()
         assert await seen(log) == [b"and it goes on"]

@@ -24,7 +24,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeGuard, TypeVar
 
 from msgspec.structs import replace
 
@@ -141,6 +141,9 @@ class Transactions:
 
     async def end(self, txid: int, reason: str, deadline: float) -> Fate | None:
         """See `Log.end_transaction`."""
+        if not _is_whole(txid):
+            raise errors.InvalidArgument(f"txid, the id of a transaction, is a number, not {txid!r}")
+        _check_reason(reason)
         for one in (await self.register(deadline)).open:
             if one.txid == txid:
                 return await self.settle(one, reason, VerdictKind.ABORT, deadline)
@@ -526,6 +529,7 @@ class Transaction:
         """Make sure that nothing of it is ever visible. Raises `AlreadyCommitted` if it was committed before, and
         `TransactionEnded` if it has ended and is trimmed since, so that nobody can tell how."""
         deadline = self._log._deadline(timeout)
+        _check_reason(reason)
         self._close(f"transaction {self.id} of {self.name!r} was aborted")
         async with self._alone(deadline):
             if isinstance(self._ended, TransactionResult):
@@ -620,12 +624,14 @@ def _cancelled() -> errors.Unknown:
     return errors.Unknown("an append was cancelled; it may have happened")
 
 
-def _checked_parts(parts: Iterable[Part], one: OpenTransaction) -> list[Part]:
+def _checked_parts(parts: object, one: OpenTransaction) -> list[Part]:
+    if not isinstance(parts, Iterable):
+        raise errors.InvalidArgument(f"parts are what `finish` has returned to each writer, in a list; not {parts!r}")
     found: dict[int, Part] = {}
     values: tuple[Any, ...]
     for given in parts:
-        values = tuple(given)
-        if len(values) != 3 or not all(isinstance(value, int) and 0 <= value < 1 << 64 for value in values):
+        values = tuple(given) if isinstance(given, tuple | list) else ()
+        if len(values) != 3 or not all(_is_whole(value) and 0 <= value < 1 << 64 for value in values):
             raise errors.InvalidArgument(f"{given!r} is no part of a transaction; `finish` returns one")
         part = Part(*values)
         if part.entries and part.last <= one.after:
@@ -646,14 +652,24 @@ def _check_text(what: str, text: object) -> None:
         raise errors.InvalidArgument(f"{what} of a transaction is a text of 1 to {most} printable characters")
 
 
+def _check_reason(reason: object) -> None:
+    if not isinstance(reason, str):
+        raise errors.InvalidArgument(f"the reason why a transaction is ended is a text, not {reason!r}")
+
+
+def _is_whole(value: object) -> TypeGuard[int]:
+    """Whether it is a number that others understand: True is 1 in Python, and nowhere else."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _check_number(number: object) -> None:
     most = limits.MAX_TRANSACTION_NUMBER
-    if number is not None and (not isinstance(number, int) or not 0 <= number <= most):
+    if number is not None and (not _is_whole(number) or not 0 <= number <= most):
         raise errors.InvalidArgument(f"the number of a transaction goes from 0 to {most}, not {number!r}")
 
 
 def _milliseconds(expires: Any) -> int:
     most = limits.MAX_TRANSACTION_SECONDS
-    if not isinstance(expires, int | float) or not 0.001 <= expires <= most:
+    if not isinstance(expires, int | float) or isinstance(expires, bool) or not 0.001 <= expires <= most:
         raise errors.InvalidArgument(f"a transaction expires after 0.001 to {most:g} s, not {expires!r}")
     return round(expires * 1000)
