@@ -13,7 +13,18 @@ from tests.client.rig import run, until
 from tests.client.stage import CID, Puppet, Stage
 from varlog import errors
 from varlog.client.cluster import find
-from varlog.core.messages import AddTopic, Decided, GetMetadata, GetTail, Managed, Message, Metadata, Tail, TrimTopic
+from varlog.core.messages import (
+    AddTopic,
+    Decided,
+    DrainNode,
+    GetMetadata,
+    GetTail,
+    Managed,
+    Message,
+    Metadata,
+    Tail,
+    TrimTopic,
+)
 from varlog.types import StorageNodeID, Version
 from varlog.wire import Connection, Identity, Role, Secret
 
@@ -143,6 +154,29 @@ def test_a_manager_that_refuses_is_quoted(tmp_path: Path) -> None:
             async with varlog.admin(tmp_path) as admin:
                 with pytest.raises(errors.LimitExceeded, match="no more than 3 topics"):
                     await admin.add_topic("orders")
+            await manager.stop()
+
+    run(main())
+
+
+def test_a_question_that_cannot_be_said_in_bytes_harms_no_other_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage:
+            manager = await with_manager(stage, tmp_path, lambda connection, _: connection.close())
+            async with varlog.admin(tmp_path) as admin:
+                await admin.manager()
+                asking, link, deadline = admin._session.asking, admin._session.manager(), admin._deadline(None)
+                assert link is not None
+
+                def drain(request: int) -> Message:
+                    return DrainNode(request, StorageNodeID(1 << 70))
+
+                for _ in range(2):
+                    with pytest.raises(errors.InvalidArgument, match="DrainNode cannot be sent"):
+                        await asking.ask(drain, deadline, of=link)  # the second time, when it is connected again
+                    with pytest.raises(errors.ConnectionLost):
+                        await admin.add_topic("orders")
+                assert (len(manager.of(AddTopic)), asking.outstanding) == (2, 0)
             await manager.stop()
 
     run(main())

@@ -87,9 +87,9 @@ class Asking:
         request = self.new_request()
         question = _Question(build(request), of, deadline, repeats, changes, whatever)
         self._questions[request] = question
-        self._put(question)
-        self._stir()
         try:
+            self._put(question)
+            self._stir()
             return await question.answer
         finally:
             del self._questions[request]
@@ -120,10 +120,17 @@ class Asking:
         return f"{'; '.join(states)}{hint}"
 
     def _put(self, question: _Question) -> None:
+        """Send it, unless it was answered just now. One that cannot be said in bytes ends here, and holds up no other
+        one."""
+        if question.answer.done():
+            return
         link = question.link or self.leader
         question.asked_at = self._loop.time()
         question.again = False
-        question.sent |= link is not None and link.send(question.message)
+        try:
+            question.sent |= link is not None and link.send(question.message)
+        except errors.InvalidArgument as error:
+            question.answer.set_exception(error)
 
     def on_connected(self, connection: Connection) -> None:
         for question in list(self._questions.values()):

@@ -499,6 +499,22 @@ class Session:
     def _tick(self) -> None:
         self.ticker = None
         now = self.loop.time()
+        self.asking.tick(now)
+        try:
+            self._let_pass(now)
+        except errors.VarlogError as error:
+            self.fail(error)
+        except Exception as error:  # somebody would wait for ever now: all are told, and time goes on
+            self.fail(errors.Unknown(f"the client has failed, connect anew: {error!r}"))
+        wanted = any(participant.wants_metadata for participant in self._participants.values())
+        self._wanted_since = (self._wanted_since or now) if wanted else None
+        if wanted or self._refreshed:
+            self.refresh()
+        if wanted or self._refreshed or self.asking.outstanding or self._is_busy():
+            self.stir()
+
+    def _let_pass(self, now: float) -> None:
+        """Let time pass for the participants."""
         for snid in self._lost():
             self._on_node_lost(snid)
         for peer in self._sequencers.values():
@@ -506,13 +522,6 @@ class Session:
                 self._tell_of_sequencer(peer, is_connected=False)
         for participant in list(self._participants.values()):
             participant.tick(now)
-        self.asking.tick(now)
-        wanted = any(participant.wants_metadata for participant in self._participants.values())
-        self._wanted_since = (self._wanted_since or now) if wanted else None
-        if wanted or self._refreshed:
-            self.refresh()
-        if wanted or self._refreshed or self.asking.outstanding or self._is_busy():
-            self.stir()
 
     def _lost(self) -> list[StorageNodeID]:
         """The nodes that cannot be reached, or of which nobody knows where they are."""
