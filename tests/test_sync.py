@@ -141,6 +141,26 @@ def test_a_subscription_waits_for_what_another_thread_appends(cluster: Path) -> 
         assert subscription.batches() is subscription.batches()
 
 
+def test_threads_that_share_a_subscription_get_each_entry_once(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as log, ThreadPoolExecutor() as pool, log.subscribe() as shared:
+        for begin in range(1, 181, 6):
+            readers = [pool.submit(lambda: [next(shared).glsn for _ in range(2)]) for _ in range(3)]
+            for _ in range(3):
+                log.append_batch([b"x"] * 2)
+            read = [glsn for reader in readers for glsn in reader.result(30)]
+            assert sorted(read) == list(range(begin, begin + 6))
+
+
+def test_threads_that_share_a_scan_get_each_batch_once(cluster: Path) -> None:
+    with varlog.sync.connect(cluster) as log, ThreadPoolExecutor() as pool:
+        for _ in range(200):
+            log.append(b"x")
+        shared = log.scan()
+        readers = [pool.submit(lambda: [batch.glsn for batch in shared]) for _ in range(3)]
+        assert sorted(glsn for reader in readers for glsn in reader.result(30)) == list(range(1, 201))
+        assert shared.position == 201
+
+
 def test_clients_share_one_thread(cluster: Path) -> None:
     with varlog.sync.connect(cluster) as one, varlog.sync.connect(cluster) as other:
         assert background_threads() == ["varlog"]

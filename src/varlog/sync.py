@@ -15,6 +15,7 @@ from any thread; an interrupt (Ctrl-C) cancels the call that is waited for.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -78,22 +79,25 @@ def _connected(make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 class Batches:
-    """An iterator of batches, in GLSN order without a gap."""
+    """An iterator of batches, in GLSN order without a gap. Several threads may share it: each batch goes to one of
+    them."""
 
     def __init__(self, batches: _Batches) -> None:
         self._batches = batches
         self._ready: deque[EntryBatch] = deque()
         self._reading = asyncio.Lock()
+        self._turn = threading.Lock()
 
     def __iter__(self) -> Iterator[EntryBatch]:
         return self
 
     def __next__(self) -> EntryBatch:
-        if not self._ready:
-            _background.run(self._read)
-        if not self._ready:
-            raise StopIteration
-        return self._ready.popleft()
+        with self._turn:  # nobody else takes what this thread has waited for
+            if not self._ready:
+                _background.run(self._read)
+            if not self._ready:
+                raise StopIteration
+            return self._ready.popleft()
 
     async def _read(self) -> None:
         """In the loop's thread, so that nothing is lost if the one that waits for it is interrupted meanwhile."""
@@ -104,7 +108,10 @@ class Batches:
     @property
     def position(self) -> int:
         """Every position below was delivered, or passed over because it holds no entry."""
-        return self._ready[0].glsn if self._ready else self._batches.position
+        try:
+            return self._ready[0].glsn
+        except IndexError:  # also if another thread takes the last one just now
+            return self._batches.position
 
     @property
     def filled(self) -> int:
@@ -125,11 +132,13 @@ class Batches:
 
 
 class Subscription:
-    """An iterator of entries that waits for more at the tail; see `varlog.client.Subscription`."""
+    """An iterator of entries that waits for more at the tail; see `varlog.client.Subscription`. Several threads may
+    share it: each entry goes to one of them."""
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._entries: Iterator[Entry] = iter(())
+        self._turn = threading.Lock()
 
     def batches(self) -> Batches:
         """The same as batches."""
@@ -139,10 +148,11 @@ class Subscription:
         return self
 
     def __next__(self) -> Entry:
-        while True:
-            for entry in self._entries:
-                return entry
-            self._entries = iter(next(self._batches))
+        with self._turn:
+            while True:
+                for entry in self._entries:
+                    return entry
+                self._entries = iter(next(self._batches))
 
     def close(self) -> None:
         """Read no more."""

@@ -108,6 +108,40 @@ def test_a_subscription_as_batches(tmp_path: Path) -> None:
     run(main())
 
 
+def test_tasks_that_share_a_subscription_get_each_entry_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"x"] * 20)
+            shared = log.subscribe(end=61)
+            seen: list[int] = []
+
+            async def share() -> None:
+                async for entry in shared:
+                    seen.append(entry.glsn)
+                    await turns(1)
+
+            tasks = [asyncio.ensure_future(share()) for _ in range(3)]
+            await until(lambda: len(seen) == 20)
+            for _ in range(2):  # all of them wait at the tail
+                stage.write(1, [b"x"] * 20)
+            await asyncio.gather(*tasks)
+            assert sorted(seen) == list(range(1, 61))
+
+    run(main())
+
+
+def test_tasks_that_share_a_scan_get_each_batch_once_and_its_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:
+            stage.write(1, [b"a", b"b"])
+            stage.write(1, [b"c"])
+            scan = log.scan()
+            found = await asyncio.gather(*(anext(scan, None) for _ in range(4)))
+            assert [batch.glsn if batch is not None else None for batch in found] == [1, 3, None, None]
+
+    run(main())
+
+
 def test_a_subscription_that_nobody_holds_any_more_is_not_kept(tmp_path: Path) -> None:
     async def main() -> None:
         async with await Stage.start(tmp_path) as stage, varlog.connect(tmp_path) as log:

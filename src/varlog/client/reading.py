@@ -190,7 +190,8 @@ class Feed(Streaming):
 
     async def next(self, timeout: float | None) -> EntryBatch | None:
         """The next batch, waited for; None at the end."""
-        deadline = None if timeout is None else self._session.loop.time() + timeout
+        now = self._session.now()
+        deadline = None if timeout is None else now + timeout
         while (found := self.take()) is None:
             if self._chunks and not self._is_held:
                 continue
@@ -280,6 +281,8 @@ class Batches:
 
     Where the log was trimmed, and has an archive, it goes on there, at the very position; where that ends, in the log
     again. That is so from the beginning on or in the middle, when a trim overtakes it.
+
+    Several tasks may share it: each batch goes to one of them.
     """
 
     def __init__(
@@ -301,6 +304,7 @@ class Batches:
         """Positions that earlier sources passed over."""
         self._whole = False
         self._closed = False
+        self._turn = asyncio.Lock()
 
     def whole(self) -> Batches:
         """The same, with what comes from an archive as it lies there: many entries of several log streams at a time,
@@ -338,6 +342,10 @@ class Batches:
     async def _next(self) -> EntryBatch | None:
         loop = asyncio.get_running_loop()
         deadline = None if self._timeout is None else loop.time() + self._timeout
+        async with self._turn:  # a source has one that waits for it
+            return await self._wait_for_next(loop, deadline)
+
+    async def _wait_for_next(self, loop: asyncio.AbstractEventLoop, deadline: float | None) -> EntryBatch | None:
         source = self._source
         if source is None:
             self._end = await self._find_end()
@@ -380,7 +388,8 @@ class Subscription:
 
     It survives restarts and reconfigurations. It ends at its end position if it has one; with `Trimmed` if neither the
     log nor an archive has the next position; with `Lost` if every copy of it is gone; with `Closed` if it or its log is
-    closed. `batches()` gives the same entries as batches, which is faster; use one or the other.
+    closed. `batches()` gives the same entries as batches, which is faster; use one or the other. Several tasks may
+    share it: each entry goes to one of them.
 
     >>> import asyncio, tempfile, varlog
     >>> async def main() -> None:
@@ -397,6 +406,7 @@ class Subscription:
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
         self._entries: Iterator[Entry] = iter(())
+        self._turn = asyncio.Lock()
 
     def batches(self) -> Batches:
         """The same as batches."""
@@ -408,8 +418,11 @@ class Subscription:
     async def __anext__(self) -> Entry:
         for entry in self._entries:
             return entry
-        self._entries = iter(await self._batches.__anext__())
-        return next(self._entries)
+        async with self._turn:
+            while True:
+                for entry in self._entries:  # another task may have fetched some meanwhile
+                    return entry
+                self._entries = iter(await self._batches.__anext__())
 
     async def aclose(self) -> None:
         """Read no more."""
