@@ -6,7 +6,8 @@ request is safe (`retriable`), the docstring says when it is raised, the message
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 
 class VarlogError(Exception):
@@ -29,11 +30,10 @@ class VarlogError(Exception):
         cls.retriable = retriable
         VarlogError.registry[code] = cls
 
-    def __copy__(self) -> VarlogError:
-        """The same error to be raised anew: what is raised for several callers is not one object."""
-        same = type(self).__new__(type(self), *self.args)
-        same.__dict__.update(self.__dict__)
-        return same
+    def __reduce__(self) -> tuple[Callable[..., VarlogError], tuple[Any, ...], dict[str, Any]]:
+        """How it is copied, to be raised anew: what is raised for several callers is not one object; and how it comes
+        back from a process of an application. Made of its text, not of what the text was made of."""
+        return _same, (type(self), self.args), self.__dict__
 
     @classmethod
     def of(cls, code: int, detail: str) -> VarlogError:
@@ -45,6 +45,10 @@ class VarlogError(Exception):
         error = VarlogError(detail if named is not None else f"error {code}, unknown to this release: {detail}")
         error.code = code  # type: ignore[misc]  # of this one object
         return error
+
+
+def _same(kind: type[VarlogError], args: tuple[Any, ...]) -> VarlogError:
+    return kind.__new__(kind, *args)
 
 
 # 1-19: what the caller handed in
