@@ -212,7 +212,17 @@ def test_L4_a_log_that_is_used_in_another_event_loop_says_so_and_goes_on_in_its_
     async def main() -> None:
         async with varlog.embedded(tmp_path) as log:
             await log.append(b"one")
+            appender, subscription = log.appender(), log.subscribe()
+            assert (await anext(subscription)).data == b"one"
+
+            async def make_appender() -> object:
+                return log.appender()
+
             calls: list[Callable[[], Awaitable[object]]] = [
+                lambda: appender.append(b"x"),
+                appender.flush,
+                make_appender,
+                lambda: anext(subscription),
                 lambda: log.append(b"x"),
                 lambda: log.append_batch([b"x"]),
                 lambda: log.read(1),

@@ -370,6 +370,8 @@ class Appender:
     def __init__(self, appends: Appends, window: int, codec: batch.Codec, timeout: float) -> None:
         self._appends = appends
         self._timeout = timeout
+        self._now = appends.session.now
+        self._now()
         self._lane = appends.lane(window, codec, self._abandon)
         self._window = Room(limits.CLIENT_BYTES_IN_FLIGHT, window)
         self._under_way = 0
@@ -394,15 +396,14 @@ class Appender:
     async def _send(self, entries: Any, size: int) -> asyncio.Future[AppendResult]:
         if self._closed is not None:
             raise copy(self._closed)
-        loop = self._appends.session.loop
-        deadline = loop.time() + self._timeout
+        deadline = self._now() + self._timeout
         if not self._window.try_take(size):
             await self._appends.take(self._window, size, deadline)
         try:
             room = self._appends.room
             if not room.try_take(size):
                 await self._appends.take(room, size, deadline)
-            now = loop.time()
+            now = self._now()
             future = self._appends.submit(self._lane, entries, size, now + self._timeout, now)
         except BaseException:
             self._window.give_back(size)
@@ -428,6 +429,7 @@ class Appender:
 
     async def flush(self) -> None:
         """Wait until all that was sent is decided; raises the first failure since the last flush."""
+        self._now()
         while self._under_way:
             waiting = self._appends.session.loop.create_future()
             self._idle.append(waiting)
