@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import varlog
-from tests.client.rig import run, until
+from tests.client.rig import run, turns, until
 from varlog import batch, errors, limits
 from varlog.client.log import Log
 from varlog.core.messages import Granted, Next
@@ -161,8 +161,25 @@ def test_a_topic_that_is_removed_ends_its_clients_calls(tmp_path: Path) -> None:
         async with opened(tmp_path) as (_, log), varlog.admin(tmp_path) as admin:
             await log.append(b"x")
             await admin.remove_topic(log.name)
-            with pytest.raises(errors.UnknownTopic):
+            with pytest.raises((errors.Unknown, errors.UnknownTopic), match="was removed"):  # it was sent, or not
                 await log.append(b"y")
+            with pytest.raises(errors.UnknownTopic):
+                await log.append(b"z")
+
+    run(main())
+
+
+def test_what_was_sent_may_have_happened_whatever_ends_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with opened(tmp_path) as (_, log):
+            await log.append(b"x")
+            appending = asyncio.ensure_future(log.append(b"y"))
+            assert log._chained is not None
+            while not log._chained.chains.outstanding:
+                await turns(1)
+            log._session.fail(errors.ConsistencyViolation("two nodes disagree"))
+            with pytest.raises(errors.Unknown, match="may have happened, or may yet: two nodes disagree"):
+                await appending
 
     run(main())
 

@@ -181,9 +181,11 @@ def test_a_topic_that_is_removed_ends_what_is_under_way(tmp_path: Path) -> None:
             stage.streams.clear()
             stage.version += 1
             await log.refresh()
-            for task in (waiting, appending):
-                with pytest.raises(errors.UnknownTopic, match="'log' was removed"):
-                    await task
+            with pytest.raises(errors.UnknownTopic, match="'log' was removed"):
+                await waiting
+            with pytest.raises(errors.Unknown, match="may have happened, or may yet: topic 'log' was removed") as told:
+                await appending
+            assert (told.value.happened, type(told.value.__cause__)) == (None, errors.UnknownTopic)
             for call in (log.append(b"again"), log.read(1), anext(log.scan(1, 2))):
                 with pytest.raises(errors.UnknownTopic):
                     await call

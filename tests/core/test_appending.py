@@ -350,9 +350,9 @@ def test_a_cut_may_be_told_of_later_batches_first() -> None:
 
 def test_what_is_abandoned_is_handed_back_once_and_never_settled() -> None:
     bench = Bench(stream(1), window=2)
-    sent = bench.append(1, 2, 3, deadline=1.0)
+    sent = bench.append(1, 2, 3, 4, deadline=1.0)
     bench.committed(sent[0], 1)
-    assert bench.writer.abandon() == [2, 3]
+    assert bench.writer.abandon() == [(2, True), (3, True), (4, False)]
     assert bench.writer.abandon() == []
     assert bench.writer.outstanding == 0
     bench.writer.on_replies(replies(sent, 1), bench.now)

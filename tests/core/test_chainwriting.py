@@ -444,9 +444,9 @@ def test_more_than_may_wait_is_refused() -> None:
 def test_what_is_abandoned_is_told_to_its_caller_alone() -> None:
     made, client = world()
     client.append("a")
-    client.flush()
+    made.settle(syncs=False)
     client.append("b")
-    assert client.writer.abandon() == ["a", "b"]
+    assert client.writer.abandon() == [("a", True), ("b", False)]
     made.settle()
     assert not client.outcomes
 

@@ -15,10 +15,9 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from varlog import batch, errors, limits
-from varlog.client.entries import AppendResult
 from varlog.client.reconfiguring import Reconfiguring
 from varlog.client.session import Session
-from varlog.client.writing import Appends, Lane, new_writer_id, timestamp
+from varlog.client.writing import Appends, Given, Lane, new_writer_id, timestamp
 from varlog.core.address import Address
 from varlog.core.chainprefix import Prefix
 from varlog.core.chainpushing import Chains
@@ -322,7 +321,7 @@ class ChainAppends(Appends):
         for abandon in list(self._lanes.values()):
             abandon(copy(error))
 
-    def _given_up(self) -> list[tuple[asyncio.Future[AppendResult], int]]:
+    def _given_up(self) -> list[tuple[Given, bool]]:
         return self.writer.abandon()
 
     def _find_reason(self) -> errors.VarlogError:

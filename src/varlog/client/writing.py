@@ -43,6 +43,9 @@ ANSWER_SECONDS: Final = 0.4
 """A node that takes longer to say how it is counts as unreachable."""
 SAME_MOMENT: Final = 0.02
 
+Given: TypeAlias = tuple[asyncio.Future[AppendResult], int]
+"""What a lane is given as an append's id: who waits for its result, and how many bytes it has."""
+
 
 def new_writer_id() -> WriterID:
     """One that nobody else has."""
@@ -52,6 +55,13 @@ def new_writer_id() -> WriterID:
 def timestamp() -> int:
     """The wall clock, in microseconds."""
     return time.time_ns() // 1000
+
+
+def _unknown(why: errors.VarlogError) -> errors.Unknown:
+    """What is told of an append that was sent and not answered, when it ends because of something else."""
+    unknown = errors.Unknown(f"the append may have happened, or may yet: {why}")
+    unknown.__cause__ = why
+    return unknown
 
 
 class Lane(Protocol):
@@ -85,8 +95,8 @@ class Appends(ABC):
         """One that has nothing under way is not needed any more."""
 
     @abstractmethod
-    def _given_up(self) -> list[tuple[asyncio.Future[AppendResult], int]]:
-        """Give up everything under way; returns what was given to the lanes as ids."""
+    def _given_up(self) -> list[tuple[Given, bool]]:
+        """Give up everything under way; returns what was given to the lanes, and whether it may have happened."""
 
     @abstractmethod
     def _find_reason(self) -> errors.VarlogError:
@@ -123,7 +133,7 @@ class Appends(ABC):
             session.stir()
         return future
 
-    def _settle(self, append: tuple[asyncio.Future[AppendResult], int], outcome: Outcome) -> None:
+    def _settle(self, append: Given, outcome: Outcome) -> None:
         future, size = append
         self.room.give_back(size)
         if type(outcome) is AppendResult:
@@ -140,9 +150,7 @@ class Appends(ABC):
         why = self.explain()
         if isinstance(outcome, Rejected):
             return errors.VarlogError.of(why.code, f"nothing was appended in time: {why}")
-        unknown = errors.Unknown(f"the append may have happened, or may yet: {why}")
-        unknown.__cause__ = why
-        return unknown
+        return _unknown(why)
 
     def explain(self) -> errors.VarlogError:
         """Why nothing is appended. Found once for all that fail in the same moment."""
@@ -155,10 +163,11 @@ class Appends(ABC):
 
     def abandon(self, error: errors.VarlogError) -> None:
         """Nobody will tell what became of what is under way."""
-        for future, size in self._given_up():
+        for (future, size), is_possible in self._given_up():
             self.room.give_back(size)
             if not future.done():
-                future.set_exception(copy(error))
+                is_told = error.happened is None or not is_possible
+                future.set_exception(copy(error) if is_told else _unknown(error))
 
 
 class StreamAppends(Appends):
@@ -198,7 +207,7 @@ class StreamAppends(Appends):
         self._writers.discard(lane)
         self.session.dismiss(lane)
 
-    def _given_up(self) -> list[tuple[asyncio.Future[AppendResult], int]]:
+    def _given_up(self) -> list[tuple[Given, bool]]:
         return [given for writer in self._writers for given in writer.abandon()]
 
     def _find_reason(self) -> errors.VarlogError:

@@ -234,15 +234,16 @@ class Writer:
             self._queue.append(op)
             self._pump(now)
 
-    def abandon(self) -> list[Any]:
-        """Give up everything under way, undecided; returns the ids of those whose outcome was not told."""
+    def abandon(self) -> list[tuple[Any, bool]]:
+        """Give up everything under way, undecided; returns the ids of those whose outcome was not told, and whether
+        each may have happened."""
         given_up = [*self._sent, *self._queue]
-        ids = [op.id for op in given_up if not op.told]
+        untold = [(op.id, bool(op.unresolved)) for op in given_up if not op.told]
         for op in given_up:
             op.told = op.finished = True
         self._sent.clear()
         self._queue.clear()
-        return ids
+        return untold
 
     def on_metadata(self, now: float) -> None:
         """The routing has been renewed."""

@@ -169,9 +169,11 @@ class ChainWriter:
         self._queue.append(op)
         self._stir()
 
-    def abandon(self) -> list[Any]:
-        """Give up everything under way, undecided; returns the ids of those whose outcome was not told."""
-        ids = [op.id for op in self._operations.values() if not op.told]
+    def abandon(self) -> list[tuple[Any, bool]]:
+        """Give up everything under way, undecided; returns the ids of those whose outcome was not told, and whether
+        each may have happened."""
+        unsent = self._chains.unsent(self)
+        untold = [(op.id, op.is_placed and op not in unsent) for op in self._operations.values() if not op.told]
         for op in self._operations.values():
             op.told = True
         self._operations.clear()
@@ -179,7 +181,7 @@ class ChainWriter:
         self._returned.clear()
         self._asked.clear()
         self._lanes.clear()
-        return ids
+        return untold
 
     def _stir(self) -> None:
         if not self._is_stirred and not self._asked:
