@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from varlog import errors
+from varlog.client.arguments import check_count, check_path, check_text
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.core.messages import AddNode, AddTopic
 from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, SequencerConfig, StorageNodeConfig
@@ -68,11 +69,19 @@ class EmbeddedCluster:
     ) -> EmbeddedCluster:
         """Start what the directory holds, or make it: `nodes` storage nodes, and a topic of `streams` log streams with
         that ordering if there is none of that name. Clients are served at `listen`."""
-        cluster = cls(Path(path))
+        count = check_count("nodes", nodes, 1)
+        wanted = AddTopic(
+            0,
+            check_text("topic", topic),
+            0,
+            0,
+            check_count("streams", streams, 1),
+            ordering=Ordering.labelled(ordering),
+        )
+        cluster = cls(check_path("path", path))
         check_kind(cluster.path, etcd=etcd)
-        wanted = AddTopic(0, topic, 0, 0, streams, ordering=Ordering.labelled(ordering))
         try:
-            await asyncio.wait_for(cluster._start(wanted, nodes, sequencers, listen, etcd), START_SECONDS)
+            await asyncio.wait_for(cluster._start(wanted, count, sequencers, listen, etcd), START_SECONDS)
         except TimeoutError:
             await cluster.stop()
             raise errors.DeadlineExceeded(f"the cluster in {path} did not start within {START_SECONDS:g} s") from None

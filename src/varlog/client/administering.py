@@ -23,9 +23,20 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from varlog import errors
 from varlog.client.archives import Archives
-from varlog.client.connecting import Connecting, check_timeout, open_session
+from varlog.client.arguments import (
+    check_count,
+    check_node,
+    check_nodes,
+    check_position,
+    check_stream,
+    check_text,
+    check_timeout,
+)
+from varlog.client.connecting import Connecting, open_session
 from varlog.client.log import DEFAULT_TIMEOUT
 from varlog.client.session import Session
 from varlog.core.messages import (
@@ -61,7 +72,7 @@ from varlog.core.messages import (
     SyncLogStream,
     TopicInfo,
 )
-from varlog.types import GLSN, Epoch, LogStreamID, Ordering, StorageNodeID, StreamStatus, TopicID
+from varlog.types import GLSN, Epoch, Ordering, StreamStatus, TopicID
 from varlog.wire.link import Link
 from varlog.wire.tls import TlsFiles
 
@@ -89,11 +100,13 @@ class Admin:
 
     async def add_node(self, address: str, *, timeout: float | None = None) -> int:
         """Register the storage node that listens at an address; returns its id."""
-        return await self._manage(lambda request: AddNode(request, address), self._deadline(timeout))
+        place = check_text("address", address)
+        return await self._manage(lambda request: AddNode(request, place), self._deadline(timeout))
 
     async def remove_node(self, snid: int, *, timeout: float | None = None) -> None:
         """Take out a node that has no replica of any log stream."""
-        await self._manage(lambda request: RemoveNode(request, StorageNodeID(snid)), self._deadline(timeout))
+        node = check_node("snid", snid)
+        await self._manage(lambda request: RemoveNode(request, node), self._deadline(timeout))
 
     async def drain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
         """Let the manager take all replicas off a node: to other nodes, or away where enough are left without. Returns
@@ -106,23 +119,23 @@ class Admin:
         return await self._draining(snid, True, timeout)
 
     async def _draining(self, snid: int, undo: bool, timeout: float | None) -> NodeInfo:
-        deadline = self._deadline(timeout)
-        await self._manage(lambda request: DrainNode(request, StorageNodeID(snid), undo), deadline)
+        wanted, deadline = check_node("snid", snid), self._deadline(timeout)
+        await self._manage(lambda request: DrainNode(request, wanted, undo), deadline)
         metadata = await self._refreshed(deadline)
-        return next((node for node in metadata.nodes if node.snid == snid), NodeInfo(StorageNodeID(snid)))
+        return next((node for node in metadata.nodes if node.snid == wanted), NodeInfo(wanted))
 
     async def replace_node(self, snid: int, by: int, *, timeout: float | None = None) -> list[StreamInfo]:
         """Let one node take the place of another: every replica of the other moves there, and the other gets none any
         more. Returns the log streams that move; it is done when none is `joining` there any more. A node that is dead
         can be replaced as well."""
-        deadline = self._deadline(timeout)
+        node, other, deadline = check_node("snid", snid), check_node("by", by), self._deadline(timeout)
 
         def request_of(request: int) -> Message:
-            return ReplaceNode(request, StorageNodeID(snid), StorageNodeID(by))
+            return ReplaceNode(request, node, other)
 
         await self._manage(request_of, deadline)
         metadata = await self._refreshed(deadline)
-        return [stream for stream in metadata.streams if stream.joining == by]
+        return [stream for stream in metadata.streams if stream.joining == other]
 
     async def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
         """The registered storage nodes."""
@@ -147,7 +160,7 @@ class Admin:
         return answer
 
     def _link_to(self, snid: int) -> Link:
-        link = self._session.node(StorageNodeID(snid))
+        link = self._session.node(check_node("snid", snid))
         if link is None:
             raise errors.UnknownNode(f"there is no storage node {snid}, or nobody has said where it is")
         return link
@@ -170,23 +183,29 @@ class Admin:
         comes before counts as trimmed. `ordering` is `commit` or `sequencer`; with a sequencer, `block` consecutive
         positions go to one log stream before the next one's turn comes."""
         deadline = self._deadline(timeout)
-        ordered = Ordering.labelled(ordering)
-
-        def request_of(request: int) -> Message:
-            return AddTopic(request, name, replication_factor, min_replicas, streams, GLSN(first), ordered, block)
-
-        tpid = await self._manage(request_of, deadline)
-        metadata = await self._running(lambda stream: stream.tpid == tpid, streams, deadline)
+        wanted = AddTopic(
+            0,
+            check_text("name", name),
+            check_count("replication_factor", replication_factor),
+            check_count("min_replicas", min_replicas),
+            check_count("streams", streams, 1),
+            GLSN(check_position("first", first)),
+            Ordering.labelled(ordering),
+            check_count("block", block),
+        )
+        tpid = await self._manage(lambda request: replace(wanted, request=request), deadline)
+        metadata = await self._running(lambda stream: stream.tpid == tpid, wanted.streams, deadline)
         return next(topic for topic in metadata.topics if topic.tpid == tpid)
 
     async def remove_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic, its log streams and their data."""
-        await self._manage(lambda request: RemoveTopic(request, name), self._deadline(timeout))
+        topic = check_text("name", name)
+        await self._manage(lambda request: RemoveTopic(request, topic), self._deadline(timeout))
 
     async def attach_archive(self, topic: str, uri: str, *, timeout: float | None = None) -> TopicInfo:
         """Let readers of a topic find what was trimmed in the archive at `uri`, a path or a URI that every client
         understands. Refused with `NoArchive` if there is none, with `WrongIdentity` if it is of another topic."""
-        deadline = self._deadline(timeout)
+        uri, deadline = check_text("uri", uri), self._deadline(timeout)
         known = next((known for known in (await self._refreshed(deadline)).topics if known.name == topic), None)
         if known is None:
             raise errors.UnknownTopic(f"there is no topic {topic!r}")
@@ -195,7 +214,7 @@ class Admin:
 
     async def detach_archive(self, topic: str, *, timeout: float | None = None) -> TopicInfo:
         """Let readers of a topic find nothing of what was trimmed any more. The archive itself stays as it is."""
-        return await self._set_archive(topic, "", self._deadline(timeout))
+        return await self._set_archive(check_text("topic", topic), "", self._deadline(timeout))
 
     async def _set_archive(self, topic: str, uri: str, deadline: float) -> TopicInfo:
         tpid = await self._manage(lambda request: AttachArchive(request, topic, uri), deadline)
@@ -209,15 +228,15 @@ class Admin:
 
     async def add_stream(self, topic: str, *, nodes: Sequence[int] = (), timeout: float | None = None) -> StreamInfo:
         """Make one more log stream in a topic, on these nodes or where the manager chooses; waits until it runs."""
-        deadline = self._deadline(timeout)
-        replicas = tuple(map(StorageNodeID, nodes))
-        lsid = await self._manage(lambda request: AddStream(request, topic, replicas), deadline)
+        name, replicas, deadline = check_text("topic", topic), check_nodes("nodes", nodes), self._deadline(timeout)
+        lsid = await self._manage(lambda request: AddStream(request, name, replicas), deadline)
         metadata = await self._running(lambda stream: stream.lsid == lsid, 1, deadline)
         return _stream(metadata, lsid)
 
     async def remove_stream(self, lsid: int, *, timeout: float | None = None) -> None:
         """Delete a log stream that holds no entry a reader could ask for."""
-        await self._manage(lambda request: RemoveStream(request, LogStreamID(lsid)), self._deadline(timeout))
+        stream = check_stream(lsid)
+        await self._manage(lambda request: RemoveStream(request, stream), self._deadline(timeout))
 
     async def seal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
         """Seal a log stream and keep it so: it takes no appends, and can be read, until `unseal_stream`."""
@@ -226,26 +245,23 @@ class Admin:
     async def unseal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
         """Let a log stream that `seal_stream` sealed run again; waits until it does. `Conflict` if it was not sealed
         that way: one that the manager sealed runs again by itself."""
-        deadline = self._deadline(timeout)
-        await self._manage(lambda request: HoldLogStream(request, LogStreamID(lsid), False), deadline)
-        metadata = await self._running(lambda stream: stream.lsid == lsid, 1, deadline, "unsealed")
-        return _stream(metadata, lsid)
+        wanted, deadline = check_stream(lsid), self._deadline(timeout)
+        await self._manage(lambda request: HoldLogStream(request, wanted, False), deadline)
+        metadata = await self._running(lambda stream: stream.lsid == wanted, 1, deadline, "unsealed")
+        return _stream(metadata, wanted)
 
     async def _hold(self, lsid: int, seal: bool, timeout: float | None) -> StreamInfo:
-        deadline = self._deadline(timeout)
-        await self._manage(lambda request: HoldLogStream(request, LogStreamID(lsid), seal), deadline)
-        return _stream(await self._refreshed(deadline), lsid)
+        wanted, deadline = check_stream(lsid), self._deadline(timeout)
+        await self._manage(lambda request: HoldLogStream(request, wanted, seal), deadline)
+        return _stream(await self._refreshed(deadline), wanted)
 
     async def sync_stream(self, lsid: int, target: int, *, source: int = 0, timeout: float | None = None) -> int:
         """Let the replica on node `target` copy what it lacks from the one on node `source`, or from one that the
         manager chooses (M9). Returns how far it is, in percent. Ask again until that is 100, at least every few
         seconds: a copy that nobody asks for is given up. The manager does this by itself for every replica that needs
         it."""
-
-        def request_of(request: int) -> Message:
-            return SyncLogStream(request, LogStreamID(lsid), StorageNodeID(target), StorageNodeID(source))
-
-        return await self._manage(request_of, self._deadline(timeout))
+        wanted = SyncLogStream(0, check_stream(lsid), check_node("target", target), check_node("source", source, 0))
+        return await self._manage(lambda request: replace(wanted, request=request), self._deadline(timeout))
 
     async def move_replica(
         self, lsid: int, *, to: int = 0, away_from: int = 0, timeout: float | None = None
@@ -254,12 +270,9 @@ class Admin:
         log first, while appends go on. Returns when that is decided; it is done when the log stream is neither
         `joining` nor `leaving`. With neither of them a move that is under way is given up."""
         deadline = self._deadline(timeout)
-
-        def request_of(request: int) -> Message:
-            return MoveReplica(request, LogStreamID(lsid), StorageNodeID(to), StorageNodeID(away_from))
-
-        await self._manage(request_of, deadline)
-        return _stream(await self._refreshed(deadline), lsid)
+        wanted = MoveReplica(0, check_stream(lsid), check_node("to", to, 0), check_node("away_from", away_from, 0))
+        await self._manage(lambda request: replace(wanted, request=request), deadline)
+        return _stream(await self._refreshed(deadline), wanted.lsid)
 
     async def declare_lost(
         self, lsid: int, *, gone: Sequence[int] = (), dry_run: bool = False, timeout: float | None = None
@@ -267,10 +280,9 @@ class Admin:
         """Declare lost what no replica of a sealed log stream has any more, for good: readers get `errors.Lost` there
         instead of waiting, and go on behind it. Refused while a node that does not answer may have it, unless that node
         is among `gone`: the nodes that will never come back. With `dry_run` it only tells what would be lost."""
-        deadline = self._deadline(timeout)
-        nodes = tuple(map(StorageNodeID, gone))
-        begin = await self._manage(lambda request: DeclareLost(request, LogStreamID(lsid), nodes, dry_run), deadline)
-        stream = _stream(await self._refreshed(deadline), lsid)
+        wanted, nodes, deadline = check_stream(lsid), check_nodes("gone", gone), self._deadline(timeout)
+        begin = await self._manage(lambda request: DeclareLost(request, wanted, nodes, dry_run), deadline)
+        stream = _stream(await self._refreshed(deadline), wanted)
         return LostRange(GLSN(begin), GLSN(stream.last_glsn + 1))
 
     async def streams(self, topic: str | None = None, *, timeout: float | None = None) -> list[StreamInfo]:
@@ -296,11 +308,11 @@ class Admin:
         self, snid: int, lsid: int, begin: int, end: int, *, timeout: float | None = None
     ) -> Fingerprint:
         """What a node's replica of a log stream holds of [begin, end), to be compared with that of others."""
-        deadline = self._deadline(timeout)
-        link = self._link_to(snid)
+        deadline, link, stream = self._deadline(timeout), self._link_to(snid), check_stream(lsid)
+        begin, end = check_position("begin", begin), check_position("end", end)
 
         def request_of(request: int) -> Message:
-            return GetFingerprint(request, LogStreamID(lsid), GLSN(begin), GLSN(end))
+            return GetFingerprint(request, stream, GLSN(begin), GLSN(end))
 
         answer = await self._session.asking.ask(request_of, deadline, of=link)
         assert isinstance(answer, Fingerprint)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from varlog import batch, errors, limits
+from varlog import batch, errors
 from varlog.client.reconfiguring import Reconfiguring
 from varlog.client.session import Session
 from varlog.client.writing import Appends, Given, Lane, new_writer_id, timestamp
@@ -305,9 +305,7 @@ class ChainAppends(Appends):
         """Where an append goes that is not of an appender."""
         return self.writer
 
-    def lane(self, window: int, codec: batch.Codec, abandon: Callable[[errors.VarlogError], None]) -> Lane:
-        if not 1 <= window <= limits.DEDUP_SEQUENCES_PER_WRITER:
-            raise errors.InvalidArgument(f"a window holds 1 to {limits.DEDUP_SEQUENCES_PER_WRITER} batches")
+    def lane(self, _window: int, codec: batch.Codec, abandon: Callable[[errors.VarlogError], None]) -> Lane:
         lane = _ChainLane(self.writer, next(self._numbers), codec)
         self._lanes[lane] = abandon
         return lane

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from varlog.client.arguments import check_cluster, check_path, check_tls, wrong
 from varlog.errors import BadConfig, InvalidArgument, SecretUnusable
 from varlog.types import ClusterID
 from varlog.wire.credentials import Credentials, FileCredentials
@@ -71,17 +72,18 @@ def find(
 ) -> Cluster:
     """The cluster that a caller means. What is given besides `cluster` goes before what a cluster file says."""
     named = cluster if cluster is not None else os.environ.get(ENVIRONMENT) or DEFAULT_DIRECTORY
-    path = Path(named)
-    file = path / CLUSTER_FILE if path.is_dir() else path
-    if file.is_file():
+    file = _file_of(check_path("cluster", named))
+    given = check_path("secret_file", secret_file) if secret_file is not None else None
+    tls = check_tls(tls)
+    if file is not None:
         known = read_file(file)
-        secret = Path(secret_file) if secret_file is not None else file.parent / known.secret_file
+        secret = given if given is not None else file.parent / known.secret_file
         tls = tls or known.tls(file.parent)
     elif isinstance(named, str) and ":" in named and os.sep not in named:
         known = ClusterFile(split_addresses(named))
-        if secret_file is None:
+        if given is None:
             raise SecretUnusable(f"name the secret file of the cluster at {named}, or connect by its {CLUSTER_FILE}")
-        secret = Path(secret_file)
+        secret = given
     else:
         raise BadConfig(
             f"{named}: neither a cluster file, nor a directory with a {CLUSTER_FILE}, nor host:port; "
@@ -91,10 +93,17 @@ def find(
         raise BadConfig(f"{named}: metadata_repositories is empty; name at least one host:port")
     for address in known.metadata_repositories:
         parse_address(address)
-    given = known.cluster if cid is None else cid
-    if not 0 < given < 1 << 32:
-        raise InvalidArgument(f"a cluster id is from 1 to {(1 << 32) - 1}, not {given}")
-    return Cluster(known.metadata_repositories, ClusterID(given), FileCredentials(secret, tls), known.topic)
+    number = check_cluster(*(("cid", cid) if cid is not None else (f"cluster in {file}", known.cluster)))
+    return Cluster(known.metadata_repositories, number, FileCredentials(secret, tls), known.topic)
+
+
+def _file_of(path: Path) -> Path | None:
+    """The cluster file that a path names; None if there is none."""
+    try:
+        file = path / CLUSTER_FILE if path.is_dir() else path
+        return file if file.is_file() else None
+    except OSError as error:
+        raise wrong("cluster", str(path), f"a place that can be looked at ({error.strerror})") from None
 
 
 def read_file(path: Path) -> ClusterFile:

@@ -1,17 +1,17 @@
-"""How a client is made: `connect` and `admin` return something that can be awaited, or entered with `async with`. And
-what is asked of arguments that many calls take."""
+"""How a client is made: `connect` and `admin` return something that can be awaited, or entered with `async with`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Awaitable, Callable, Generator
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from varlog import errors
 from varlog.client import cluster as clusters
+from varlog.client.arguments import check_timeout
 from varlog.client.session import Session
 from varlog.wire.tls import TlsFiles
+
+__all__ = ["Connecting", "check_timeout", "open_session"]
 
 
 class Closable(Protocol):
@@ -56,21 +56,3 @@ async def open_session(
         await session.close()
         raise
     return session
-
-
-def check_timeout(timeout: float) -> float:
-    """A timeout that a caller gave."""
-    if not timeout > 0 or math.isinf(timeout):
-        raise errors.InvalidArgument(f"a timeout is a number of seconds above 0, not {timeout!r}")
-    return timeout
-
-
-def check_position(glsn: object) -> None:
-    """A position that a caller gave."""
-    if not isinstance(glsn, int) or not 0 < glsn < 1 << 63:
-        raise errors.InvalidArgument(f"a position is a number from 1 on, not {glsn!r}")
-
-
-def check_affinity(affinity: object) -> None:
-    if affinity is not None and (not isinstance(affinity, int) or affinity < 0):
-        raise errors.InvalidArgument(f"an affinity is a number from 0 on, not {affinity!r}")

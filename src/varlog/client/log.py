@@ -11,7 +11,6 @@ once or not at all, and everything else goes on undisturbed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from copy import copy
@@ -22,8 +21,17 @@ from msgspec.structs import replace
 
 from varlog import batch, errors, limits
 from varlog.client.archives import Archives
+from varlog.client.arguments import (
+    check_affinity,
+    check_end,
+    check_fill_after,
+    check_position,
+    check_text,
+    check_timeout,
+    check_timestamp,
+)
 from varlog.client.chains import ChainAppends, ChainTopic
-from varlog.client.connecting import Connecting, check_affinity, check_position, check_timeout, open_session
+from varlog.client.connecting import Connecting, open_session
 from varlog.client.entries import AppendResult, Entry
 from varlog.client.finding import find_time
 from varlog.client.reading import Batches, Feed, Subscription, filled, read_at_tail
@@ -227,7 +235,7 @@ class Log:
         gone and an operator has said so. An entry of a transaction that is not decided yet is waited for, at most until
         `TransactionOpen`; with `uncommitted` it is returned whatever becomes of it.
         """
-        check_position(glsn)
+        glsn = check_position("glsn", glsn)
         limit = self._timeout if timeout is None else check_timeout(timeout)
         begun = self._time()
         if self._chained is not None:
@@ -286,9 +294,9 @@ class Log:
         >>> asyncio.run(main())
         [[b'one', b'two'], [b'three']]
         """
-        check_position(begin)
+        begin, end = check_position("begin", begin), check_end(end)
         limit = self._timeout if timeout is None else check_timeout(timeout)
-        check_affinity(affinity)
+        affinity = check_affinity(affinity)
 
         async def find_tail() -> int:
             return await (self.tail if uncommitted else self.stable)(timeout=limit) + 1
@@ -303,7 +311,7 @@ class Log:
         subscribe again. Where a transaction is not decided yet, it waits; one that nobody decides expires. With
         `uncommitted` it waits for none, and gives everything that was written.
         """
-        check_position(begin)
+        begin, end = check_position("begin", begin), check_end(end)
         return Subscription(self._batches(begin, end, None, uncommitted=uncommitted))
 
     async def find_time(self, timestamp: int, *, timeout: float | None = None) -> int:
@@ -323,8 +331,7 @@ class Log:
         >>> asyncio.run(main())
         42
         """
-        if not isinstance(timestamp, int):
-            raise errors.InvalidArgument(f"a time is a number of microseconds since 1970, not {timestamp!r}")
+        timestamp = check_timestamp(timestamp)
         deadline = self._deadline(timeout)
         hwm = await self.tail(timeout=timeout)
         tail = replace(await self._ask_tail(timeout), hwm=GLSN(hwm))
@@ -393,7 +400,7 @@ class Log:
     async def trim(self, glsn: int, *, timeout: float | None = None) -> int:
         """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now. At most the tail, and
         nothing of a transaction that is open: `TransactionOpen`."""
-        check_position(glsn)
+        glsn = check_position("glsn", glsn)
         deadline = self._deadline(timeout)
         if self._chained is not None and glsn > self._appends.tail and glsn > (tail := await self._settled(deadline)):
             raise errors.InvalidArgument(f"{glsn} is beyond the tail, which is {tail}: nothing is there to be trimmed")
@@ -421,7 +428,7 @@ class Log:
         Readers do this by themselves, after the interval (`connect(fill_after=)`). Who writes at such a position just
         now, slowly, loses it and gets another one. Positions that were not given out are refused: `Unwritten`.
         """
-        check_position(glsn)
+        glsn = check_position("glsn", glsn)
         count = fill(count).count
         await self._sequenced("fill").fill(glsn, count, self._deadline(timeout))
 
@@ -575,15 +582,14 @@ def connect(
     >>> asyncio.run(main())
     1 3 b'hello'
     """
-    limit = check_timeout(timeout)
-    if not 0 <= fill_after < math.inf:
-        raise errors.InvalidArgument(f"fill_after is a number of seconds from 0 on, not {fill_after!r}")
+    limit, interval = check_timeout(timeout), check_fill_after(fill_after)
+    name = check_text("topic", topic) if topic is not None else None
 
     async def make() -> Log:
         session = await open_session(cluster, cid, secret_file, limit, tls)
         try:
-            found = _find_topic(session, session.cluster.topic if topic is None else topic)
-            return Log(session, found, limit, fill_after)
+            found = _find_topic(session, session.cluster.topic if name is None else name)
+            return Log(session, found, limit, interval)
         except BaseException:
             await session.close()
             raise

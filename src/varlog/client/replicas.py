@@ -20,7 +20,7 @@ from copy import copy
 from typing import Any, Final
 
 from varlog import errors, limits
-from varlog.client.connecting import check_timeout
+from varlog.client.arguments import check_timeout
 from varlog.client.session import Session
 from varlog.core.address import node_address
 from varlog.core.messages import ChainPart, ChainRead, Scan, ScanReply, StoredLine

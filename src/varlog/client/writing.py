@@ -12,6 +12,7 @@ caller no longer waits for it.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from varlog import batch, errors, limits
+from varlog.client.arguments import check_codec, check_whole, check_window
 from varlog.client.diagnosis import explain
 from varlog.client.entries import AppendResult
 from varlog.client.room import Room
@@ -348,8 +350,7 @@ def prepared(entries: Any) -> tuple[Any, int]:
 
 def fill(count: Any) -> Fill:
     """So many positions without an entry, as one batch."""
-    if not isinstance(count, int) or count < 1:
-        raise errors.InvalidArgument(f"positions to be filled are a number from 1 on, not {count!r}")
+    count = check_whole("count", count, "a number of positions from 1 on", 1, math.inf)
     if count > limits.MAX_BATCH_ENTRIES:
         raise errors.BatchTooLarge(f"{count} positions to be filled, at most {limits.MAX_BATCH_ENTRIES} make a batch")
     return Fill(count)
@@ -381,7 +382,8 @@ class Appender:
         self._timeout = timeout
         self._now = appends.session.now
         self._now()
-        self._lane = appends.lane(window, codec, self._abandon)
+        window = check_window(window)
+        self._lane = appends.lane(window, check_codec(codec), self._abandon)
         self._window = Room(limits.CLIENT_BYTES_IN_FLIGHT, window)
         self._under_way = 0
         self._failed: errors.VarlogError | None = None
