@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from varlog.client import cluster as clusters
-from varlog.client.arguments import check_timeout
 from varlog.client.session import Session
 from varlog.wire.tls import TlsFiles
-
-__all__ = ["Connecting", "check_timeout", "open_session"]
 
 
 class Closable(Protocol):

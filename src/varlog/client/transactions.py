@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from varlog import batch, errors, limits
 from varlog.batch.transactions import MARK_TAG, Mark, VerdictKind, encode_mark, encode_verdict
-from varlog.client.connecting import check_timeout
+from varlog.client.arguments import check_count, check_text, check_timeout, check_whole
 from varlog.client.entries import AppendResult
 from varlog.client.writing import Appender, checked, prepared
 from varlog.core import transacting
@@ -91,7 +91,7 @@ class Transactions:
         """See `Log.begin`."""
         _check_text("the name", name)
         _check_text("the token of an attempt", token if token is not None else "-")
-        _check_number(number)
+        counted = _checked_number(number)
         expiry = _milliseconds(expires)
         asked_at, begun = self._session.loop.time(), _Noting()
         procedure = transacting.begin(
@@ -99,7 +99,7 @@ class Transactions:
             Ordering.COMMIT if self.log._chained is None else Ordering.SEQUENCER,
             name,
             secrets.token_hex(16) if token is None else token,
-            -1 if number is None else number,
+            counted,
             expiry,
         )
         try:
@@ -141,9 +141,8 @@ class Transactions:
 
     async def end(self, txid: int, reason: str, deadline: float) -> Fate | None:
         """See `Log.end_transaction`."""
-        if not _is_whole(txid):
-            raise errors.InvalidArgument(f"txid, the id of a transaction, is a number, not {txid!r}")
-        _check_reason(reason)
+        check_count("txid", txid)
+        check_text("reason", reason)
         for one in (await self.register(deadline)).open:
             if one.txid == txid:
                 return await self.settle(one, reason, VerdictKind.ABORT, deadline)
@@ -529,7 +528,7 @@ class Transaction:
         """Make sure that nothing of it is ever visible. Raises `AlreadyCommitted` if it was committed before, and
         `TransactionEnded` if it has ended and is trimmed since, so that nobody can tell how."""
         deadline = self._log._deadline(timeout)
-        _check_reason(reason)
+        check_text("reason", reason)
         self._close(f"transaction {self.id} of {self.name!r} was aborted")
         async with self._alone(deadline):
             if isinstance(self._ended, TransactionResult):
@@ -652,20 +651,15 @@ def _check_text(what: str, text: object) -> None:
         raise errors.InvalidArgument(f"{what} of a transaction is a text of 1 to {most} printable characters")
 
 
-def _check_reason(reason: object) -> None:
-    if not isinstance(reason, str):
-        raise errors.InvalidArgument(f"the reason why a transaction is ended is a text, not {reason!r}")
-
-
 def _is_whole(value: object) -> TypeGuard[int]:
     """Whether it is a number that others understand: True is 1 in Python, and nowhere else."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _check_number(number: object) -> None:
+def _checked_number(number: object) -> int:
+    """As it is sent: -1 stands for none."""
     most = limits.MAX_TRANSACTION_NUMBER
-    if number is not None and (not _is_whole(number) or not 0 <= number <= most):
-        raise errors.InvalidArgument(f"the number of a transaction goes from 0 to {most}, not {number!r}")
+    return -1 if number is None else check_whole("number", number, f"a whole number from 0 to {most}", 0, most)
 
 
 def _milliseconds(expires: Any) -> int:
