@@ -127,6 +127,29 @@ def test_a_backup_is_suspected_once_for_each_time_its_primary_missed_it() -> Non
     assert (suspicion.times, suspicion.until) == (2, 60.0)
 
 
+def test_what_came_up_while_the_metadata_repository_was_away_is_held_against_nobody() -> None:
+    memory = Memory()
+    hangs = info(TWO, replica())
+    told = metadata(1, stream(1, replicas=(1, 2), llsn_end=10), stream(2, StreamStatus.UNSEALING, replicas=(1, 2)))
+
+    def look(now: float, metadata_silent: float, silent: float) -> None:
+        views = [NodeView(ONE, info(ONE, unanswered=silent), True), NodeView(TWO, hangs, True, silent)]
+        memory.observe(World(now, told, views, metadata_silent=metadata_silent))
+
+    for now in (0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0):
+        look(now, metadata_silent=now, silent=now)
+    look(5.5, metadata_silent=0.0, silent=5.5)
+    assert all(memory.suspicion(LogStreamID(lsid), snid) is None for lsid in (1, 2) for snid in (ONE, TWO))
+    assert memory.seconds(5.5, Sight.CUT_OFF, ONE) is None, "it may not have found it yet"
+    assert memory.seconds(5.5, Sight.UNSEALING, 2, 2) == 0.5, "nobody was told to run"
+    look(6.0, metadata_silent=0.0, silent=6.0)
+    suspicion = memory.suspicion(LSID, TWO)
+    assert suspicion is not None, "it is silent still"
+    assert suspicion.why == "stopped answering"
+    look(7.0, metadata_silent=0.0, silent=7.0)
+    assert memory.seconds(7.0, Sight.CUT_OFF, ONE) == 0.0
+
+
 def test_what_is_gone_takes_no_memory() -> None:
     memory = Memory()
     views = {snid: NodeView(snid, info(snid, replica()), True) for snid in (ONE, TWO)}

@@ -21,6 +21,7 @@ from varlog.core.messages import (
     MoveReplica,
     RemoveNode,
 )
+from varlog.core.world import DEAD_AFTER
 from varlog.manager import server
 from varlog.types import LogStreamID, StorageNodeID, StreamStatus, TopicID
 from varlog.wire import Link
@@ -250,6 +251,34 @@ def test_a_manager_that_did_not_listen_blames_nobody_for_it(tmp_path: Path) -> N
             assert all(not view.is_dead for view in world.views.values())
             assert members(small) == [1, 2, 3]
             assert server.LATE < 1.0
+
+    run(main())
+
+
+def test_nodes_are_asked_also_while_the_metadata_repository_is_away_and_nobody_is_blamed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as small:
+            manager, loop = small.managers[0], asyncio.get_running_loop()
+            (stream,) = small.streams()
+            silences: list[float] = []
+
+            def is_long_away() -> bool:
+                world = manager.world()
+                assert world is not None
+                silences.extend(view.silent for view in world.views.values())
+                return world.metadata_silent > 3.5
+
+            address = small.vmr.address
+            await until(lambda: len(manager.answering) == 3)
+            await small.stop_vmr()
+            await until(is_long_away)
+            assert max(silences) < DEAD_AFTER
+            await small.start_vmr(address)
+            back = loop.time()
+            await until(lambda: manager.leads and loop.time() - back > 1.5)
+            told = await (await small.call_manager()).ask(Diagnosis, Diagnose)
+            assert (told.findings, told.doing) == ((), ())
+            assert small.streams()[0].epoch == stream.epoch, "and it was not sealed"
 
     run(main())
 

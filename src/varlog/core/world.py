@@ -16,6 +16,7 @@ and holds no more than the present world has subjects for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum, auto
 from typing import Final, NamedTuple
@@ -30,7 +31,8 @@ CLOSED_DEAD_AFTER: Final = 0.5
 CUT_OFF_AFTER: Final = 2.0
 """A node whose reports the metadata repository has not answered for so long is cut off from it."""
 HEARD_AFTER: Final = 1.0
-"""A manager that has not heard from the metadata repository for so long says nothing of others who have not."""
+"""A manager that has not heard from the metadata repository for so long says nothing of others who have not, and holds
+nothing against those whom it has not heard either, or could not tell what to do."""
 
 SUSPECT_SECONDS: Final = 10.0
 """A node that has let a log stream down stays out of its set for so long, and twice as long each time more,"""
@@ -256,6 +258,9 @@ class Sight(IntEnum):  # an integer, as the memory looks up nothing as often as 
 
 Key = tuple[Sight, *tuple[int, ...]]
 
+_UNTOLD: Final = frozenset({Sight.UNSEALING, Sight.STORES_NOTHING, Sight.BEHIND})
+"""What replicas are given some time for. It does not run while the metadata repository is away: nobody tells them."""
+
 
 def sights(world: World) -> Iterator[Key]:
     """All that is worth a date in a world."""
@@ -378,14 +383,19 @@ class Memory:
         self._sets: dict[LogStreamID, tuple[StorageNodeID, ...]] = {}
         self._left: dict[LogStreamID, frozenset[StorageNodeID]] = {}
         """The sets as they were last seen, and who was in one before."""
+        self._unheard = -math.inf
+        """When the metadata repository was last seen not to answer."""
 
     def observe(self, world: World) -> None:
         """Look at a world. What is in it and was not before is dated now; what is no more is forgotten."""
         before, now = self._since, world.now
+        is_unheard = world.metadata_silent >= HEARD_AFTER
+        if is_unheard:
+            self._unheard = now
         self._since = {
-            key: before.get(key, now)
+            key: now if is_unheard and key[0] in _UNTOLD else before.get(key, now)
             for key in sights(world)
-            if key[0] is not Sight.BEHIND or self._is_blamed(world, key)
+            if self._counts(world, key)
         }
         self._observe_boots(world)
         streams = {stream.lsid: stream for stream in world.metadata.streams}
@@ -448,6 +458,17 @@ class Memory:
         hosts.update(dict.fromkeys(outside, world.now))
         return {snid: seen for snid, seen in hosts.items() if snid in world.nodes and snid not in stream.replicas}
 
+    def _counts(self, world: World, key: Key) -> bool:
+        """Whether a sight is dated. Who was cut off from a metadata repository that was away may need as long again to
+        find it."""
+        if key[0] is Sight.CUT_OFF:
+            return self._has_heard(CUT_OFF_AFTER, world)
+        return key[0] is not Sight.BEHIND or self._is_blamed(world, key)
+
+    def _has_heard(self, seconds: float, world: World) -> bool:
+        """Whether the metadata repository has answered for so long: what came up against others since is theirs."""
+        return world.now - self._unheard >= seconds
+
     def _is_blamed(self, world: World, key: Key) -> bool:
         """Whether a replica that is behind is blamed for it: not if it was not asked to copy, or is left alone for a
         while."""
@@ -474,7 +495,7 @@ class Memory:
             if replica is not None and (suspect := replica.suspect) in stream.replicas:
                 if not self._started_lately(world, suspect):
                     yield suspect, Epoch(replica.epoch | 1), "was too slow for its primary"
-            elif stream.status is StreamStatus.RUNNING and world.hangs(snid):
+            elif stream.status is StreamStatus.RUNNING and self._hangs(world, snid):
                 yield snid, Epoch(stream.epoch | 1), "stopped answering"
         yield from self._slow(world, stream)
         wanted = len(stream.replicas) < world.factor(stream) or stream.joining
@@ -482,6 +503,10 @@ class Memory:
             reached = world.reached(snid, stream.lsid)
             if self.has_lasted(STUCK_AFTER, world.now, Sight.BEHIND, stream.lsid, snid, reached):
                 yield snid, Epoch(0), f"copied nothing for {STUCK_AFTER:.0f} s"
+
+    def _hangs(self, world: World, snid: StorageNodeID) -> bool:
+        """It is silent, and not because the manager itself was cut off."""
+        return world.hangs(snid) and self._has_heard(DEAD_AFTER, world)
 
     def _missed(self, stream: StreamInfo) -> Iterator[tuple[StorageNodeID, Epoch]]:
         """Who was to join with the last seal, and did not."""

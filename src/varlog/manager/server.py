@@ -322,8 +322,9 @@ class ManagerServer:
             self._register()  # and not sooner: an answer that takes long would never be to the last request
         if self._lookout.silence(now) > LATE:
             self._stirred_until = max(self._stirred_until, now + STIRRED)
+        is_waiting = self._asked is not None
         self._look()
-        if self._asked is not None and self._asked < now:
+        if is_waiting:
             self._ask_nodes()  # that the metadata repository does not answer says nothing of them
         self._act()
         self._arm()
