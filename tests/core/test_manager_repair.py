@@ -23,7 +23,7 @@ from varlog.core.messages import (
 )
 from varlog.core.resuming import SEAL_PATIENCE
 from varlog.core.steps import COPIES_AT_ONCE
-from varlog.core.world import World
+from varlog.core.world import STARTED_LATELY, World
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, StorageNodeID, StreamStatus
 
 NOBODY = StorageNodeID(0)
@@ -51,6 +51,17 @@ def test_a_spare_takes_the_place_of_a_node_that_stays_away() -> None:
     paper.nodes[node(2)].restart()
     paper.pass_time(10)
     assert paper.running == [1, 3, 4], "who comes back too late is a spare from then on"
+
+
+def test_only_who_is_away_may_come_back_and_who_is_left_out_for_a_while_be_taken_in_again() -> None:
+    paper = running(5)
+    paper.pass_time(STARTED_LATELY)
+    primary = paper.replica(paper.stream().primary)
+    suspect = next(snid for snid in (1, 2, 3) if snid != paper.stream().primary)
+    primary.state, primary.suspect = SEALING, node(suspect)
+    paper.nodes[node(5)].is_up = False
+    paper.pass_time(3)
+    assert f"; node 5 may come back, node {suspect} may be taken in again; otherwise a spare is taken in" in paper.says
 
 
 @pytest.mark.parametrize("away", [1, 2], ids=["a backup", "the primary"])

@@ -182,13 +182,11 @@ def _find_spare(situation: Situation, stream: StreamInfo, willing: Mapping[Stora
     unheard = [snid for snid in world.nodes if not world.is_dead(snid) and not world.knows(snid, stream.lsid)]
     if unheard:
         return Learner(None, why=f"{nodes(unheard)} may have one, and will soon say so")
-    away = [
-        snid
-        for snid in world.nodes
-        if (not world.answers(snid) or situation.is_suspect(stream.lsid, snid))
-        and not situation.is_leaving(stream, snid)
-    ]
-    if away:
+    staying = [snid for snid in world.nodes if not situation.is_leaving(stream, snid)]
+    away = [snid for snid in staying if not world.answers(snid)]
+    left_out = [snid for snid in staying if snid not in (*away, *stream.replicas)]
+    left_out = [snid for snid in left_out if situation.is_suspect(stream.lsid, snid)]
+    if away or left_out:
         lasted = max(
             memory.seconds(world.now, Sight.SHORT, stream.lsid) or 0.0,
             memory.seconds(world.now, Sight.SEALED, stream.lsid, stream.epoch) or 0.0,
@@ -197,7 +195,9 @@ def _find_spare(situation: Situation, stream: StreamInfo, willing: Mapping[Stora
         )
         left = situation.replace_after - lasted
         if left > 0:
-            return Learner(None, why=f"{nodes(away)} may come back; otherwise a spare is taken in {left:.0f} s")
+            back = [f"{nodes(away)} may come back"] if away else []
+            again = [f"{nodes(left_out)} may be taken in again"] if left_out else []
+            return Learner(None, why=f"{', '.join(back + again)}; otherwise a spare is taken in {left:.0f} s")
     free = {snid: info for snid, info in willing.items() if situation.takes_copies(snid)}
     if free:
         ((snid, volume),) = place(world.metadata, free, 1)
