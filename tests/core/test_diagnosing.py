@@ -241,9 +241,23 @@ def test_a_sealed_log_stream_is_urgent_when_it_has_been_so_for_too_long() -> Non
     found = scene.finding("stream-sealed", after=9.0)
     assert found.severity == Severity.URGENT
     assert found.what == (
-        "is SEALED at GLSN 50 and takes no appends; it needs 2 replicas, and of its set node 1 can be used"
+        "is SEALED at GLSN 50 and takes no appends; it needs 2 replicas, and of its set node 1 can be used; nothing is "
+        "lost, node 1 has everything"
     )
     assert found.doing
+    assert found.person == "start nodes 2, 3 again", "or node 4 is taken"
+
+
+def test_a_sealed_log_stream_that_lacks_replicas_goes_on_with_another_node() -> None:
+    scene = Scene(StreamStatus.SEALED, 5, nodes=(1, 2, 3), silent={2: 9.0, 3: 9.0})
+    found = scene.finding("stream-sealed")
+    assert found.person == "start nodes 2, 3 again, or start another node and add it: varlog node add HOST:PORT"
+
+
+@pytest.mark.parametrize("left", [{"committed_end": LLSN(30)}, {"healthy": False, "fault": errors.Corrupt.code}])
+def test_only_what_no_replica_has_can_be_declared_lost(left: dict[str, Any]) -> None:
+    found = Scene(StreamStatus.SEALED, 5, silent={2: 9.0, 3: 9.0}, replicas={1: left}).finding("stream-sealed")
+    assert "nothing is lost" not in found.what
     assert found.person.startswith("start nodes 2, 3 again; ")
     assert "varlog stream declare-lost 7" in found.person
 

@@ -100,7 +100,13 @@ def _sealed(look: Look, stream: StreamInfo) -> Finding:
     if len(able) < least:
         what += f"; it needs {least} replicas, and of its set {nodes(sorted(able))} can be used"
         person = f"start {nodes(sorted(away))} again" if away else f"look at the disks of {nodes(sorted(broken))}"
-        person += f"; if the data there is gone for good: varlog stream declare-lost {stream.lsid}"
+        whole = [snid for snid, replica in known.items() if replica.healthy and _is_complete(stream, snid, replica)]
+        if not whole:
+            person += f"; if the data there is gone for good: varlog stream declare-lost {stream.lsid}"
+        else:
+            what += f"; nothing is lost, {nodes(sorted(whole))} {'has' if len(whole) == 1 else 'have'} everything"
+            if len(look.able) < least:
+                person += ", or start another node and add it: varlog node add HOST:PORT"
     return finding(
         "stream-sealed",
         Severity.URGENT if seconds >= SEALED_TOO_LONG else Severity.DEGRADED,
