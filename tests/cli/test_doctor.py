@@ -31,6 +31,9 @@ def test_a_cluster_that_is_well(shell: Shell) -> None:
 def test_what_somebody_asked_for_is_noted_and_is_no_fault(shell: Shell, topic: str) -> None:
     (stream,) = shell.run("stream", "list", "--topic", topic, "--json").records
     assert shell.run("stream", "seal", str(stream["id"])).code == 0
+    found = records(shell.run("doctor", "--json"))
+    assert found["stream-held"]["severity"] == "urgent", "nobody can append to its topic"
+    assert shell.run("stream", "add", "--topic", topic).code == 0
     done = shell.run("doctor", "--json")
     assert done.code == 0
     (found,) = done.record["findings"]

@@ -38,6 +38,10 @@ GB = 1_000_000_000
 WELL = VolumeInfo("/data", 100 * GB, 50 * GB)
 
 
+def stream_on(snid: StorageNodeID, lsid: LogStreamID) -> StreamInfo:
+    return StreamInfo(lsid, TopicID(1), Epoch(2), StreamStatus.RUNNING, (snid,), snid, LLSN(1), GLSN(0))
+
+
 @dataclass
 class Scene:
     """A cluster of three nodes and a spare, with one topic of one log stream; some of it not as it should be."""
@@ -59,6 +63,8 @@ class Scene:
     volume: VolumeInfo = WELL
     metadata_silent: float = 0.0
     topics: int = 1
+    streams: int = 1
+    """The others are in the set of node 4."""
 
     def world(self, now: float) -> World:
         topics = [
@@ -73,9 +79,9 @@ class Scene:
             NodeInfo(StorageNodeID(n), f"10.0.0.{n}:9091", ("/data",), n in self.draining, 1)
             for n in self.nodes
         ]  # fmt: skip
-        metadata = Metadata(
-            1, Version(9), tuple(nodes), tuple(topics), (msgspec.structs.replace(stream, **self.stream),)
-        )
+        streams = [msgspec.structs.replace(stream, **self.stream)]
+        streams += [stream_on(StorageNodeID(4), LogStreamID(7 + n)) for n in range(1, self.streams)]
+        metadata = Metadata(1, Version(9), tuple(nodes), tuple(topics), tuple(streams))
         return World(now, metadata, [self._view(n) for n in self.nodes], metadata_silent=self.metadata_silent)
 
     def _view(self, number: int) -> NodeView:
@@ -268,16 +274,26 @@ def test_a_sealed_log_stream_that_goes_on_needs_nobody() -> None:
     assert found.doing == "sealed at GLSN 50; going on with nodes 1, 2, 3"
 
 
-def test_a_held_log_stream_is_noted() -> None:
-    found = Scene(StreamStatus.SEALED, 5, stream={"is_held": True}).finding("stream-held")
+def test_a_held_log_stream_is_noted_and_urgent_if_its_topic_takes_no_appends() -> None:
+    scene = Scene(StreamStatus.SEALED, 5, stream={"is_held": True}, streams=2)
+    found = scene.finding("stream-held")
     assert (found.severity, found.person) == (Severity.NOTE, "to let it run again: varlog stream unseal 7")
+    found = replace(scene, streams=1).finding("stream-held")
+    assert found.severity == Severity.URGENT
+    assert found.what == (
+        "takes no appends, because an operator has sealed it; topic 'topic-1' has no other one that does"
+    )
 
 
-def test_a_lost_range_is_noted() -> None:
+def test_a_lost_range_is_noted_and_urgent_if_its_topic_takes_no_appends() -> None:
     lost = {"lost_begin": GLSN(20), "lost_end": GLSN(51), "is_held": True}
-    (found,) = Scene(StreamStatus.SEALED, 5, stream=lost, members=()).findings()
-    assert (found.kind, found.severity) == ("stream-lost", Severity.NOTE)
+    scene = Scene(StreamStatus.SEALED, 5, stream=lost, members=(), streams=2)
+    found = scene.finding("stream-lost")
+    assert found.severity == Severity.NOTE
     assert "from GLSN 20 to 50" in found.what
+    (found,) = replace(scene, streams=1).findings()
+    assert (found.kind, found.severity) == ("stream-lost", Severity.URGENT)
+    assert found.person.startswith("to append again: varlog stream add --topic topic-1; ")
 
 
 def test_a_log_stream_with_too_few_replicas() -> None:

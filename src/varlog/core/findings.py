@@ -17,7 +17,7 @@ from varlog import limits
 from varlog.core.manager import reconcile
 from varlog.core.messages import Finding
 from varlog.core.world import Memory, Sight, World
-from varlog.types import LogStreamID, StorageNodeID
+from varlog.types import LogStreamID, StorageNodeID, TopicID
 
 _SENTENCES: Final = 4
 _NODES: Final = re.compile(r"\bnodes? (\d+(?:, \d+)*)")
@@ -87,6 +87,13 @@ class Look:
     def lsids(self) -> frozenset[LogStreamID]:
         """The log streams that there are."""
         return frozenset(stream.lsid for stream in self.world.metadata.streams)
+
+    @cached_property
+    def open_topics(self) -> frozenset[TopicID]:
+        """The topics that take appends on some log stream, or would if it were well."""
+        return frozenset(
+            stream.tpid for stream in self.world.metadata.streams if not stream.is_held and stream.replicas
+        )
 
     @cached_property
     def sets(self) -> dict[StorageNodeID, list[LogStreamID]]:

@@ -65,20 +65,15 @@ def _is_lost(stream: StreamInfo) -> bool:
 def _status(look: Look, stream: StreamInfo) -> Iterator[Finding]:
     """Why a log stream takes no appends, or commits none."""
     if _is_lost(stream):
-        last = stream.lost_end - 1
-        yield finding(
-            "stream-lost",
-            Severity.NOTE,
-            name(stream),
-            f"what it had from GLSN {stream.lost_begin} to {last} was declared lost, and it stays sealed",
-            person=f"once nobody needs what is left: varlog trim {last} --topic {_topic(look, stream)}",
-        )
+        yield _lost(look, stream)
     elif stream.is_held:
+        others = stream.tpid in look.open_topics
+        what = "takes no appends, because an operator has sealed it"
         yield finding(
             "stream-held",
-            Severity.NOTE,
+            Severity.NOTE if others else Severity.URGENT,
             name(stream),
-            "takes no appends, because an operator has sealed it",
+            what if others else f"{what}; topic {_topic(look, stream)!r} has no other one that does",
             seconds=look.since(Sight.SEALED, stream.lsid, stream.epoch),
             person=f"to let it run again: varlog stream unseal {stream.lsid}",
         )
@@ -86,6 +81,18 @@ def _status(look: Look, stream: StreamInfo) -> Iterator[Finding]:
         yield from _stalled(look, stream)
     else:
         yield _sealed(look, stream)
+
+
+def _lost(look: Look, stream: StreamInfo) -> Finding:
+    last, topic = stream.lost_end - 1, _topic(look, stream)
+    what = f"what it had from GLSN {stream.lost_begin} to {last} was declared lost, and it stays sealed"
+    person = f"once nobody needs what is left: varlog trim {last} --topic {topic}"
+    severity = Severity.NOTE
+    if stream.tpid not in look.open_topics:
+        severity = Severity.URGENT
+        what += f"; topic {topic!r} has no other one that takes appends"
+        person = f"to append again: varlog stream add --topic {topic}; {person}"
+    return finding("stream-lost", severity, name(stream), what, person=person)
 
 
 def _sealed(look: Look, stream: StreamInfo) -> Finding:
