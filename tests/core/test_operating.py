@@ -24,6 +24,7 @@ from varlog.core.messages import (
     Metadata,
     MoveReplica,
     PlanStream,
+    RemoveNode,
     ReplaceNode,
     SealStream,
     SetDraining,
@@ -152,6 +153,27 @@ def test_a_dead_node_is_replaced_where_a_replica_is_lacking() -> None:
     world.silent.add(2)
     world.run(ReplaceNode(1, B, D))
     assert planned(world) == (D, 0)
+
+
+def test_a_node_that_is_awaited_is_taken_out_only_when_it_is_drained() -> None:
+    world = running(4, factor=3)
+    without(world, 1, A, C)
+    awaited = "may come back with the replicas that log streams .1. lack; drain it first, or wait"
+    refused(world, RemoveNode(1, B), errors.Conflict, awaited)
+    world.silent.add(2)
+    refused(world, RemoveNode(1, B), errors.Conflict, awaited)
+    world.run(DrainNode(1, B))
+    assert world.run(RemoveNode(1, B)) == B
+
+
+def test_a_node_that_nobody_waits_for_may_go() -> None:
+    world = running(4, factor=3)
+    without(world, 1, A, C)
+    assert world.run(RemoveNode(1, D)) == D, "it has nothing"
+    world = running(4, factor=3)
+    without(world, 1, A, C, D)
+    world.silent.add(2)
+    assert world.run(RemoveNode(1, B)) == B, "another one has its place"
 
 
 def test_a_node_that_has_no_replica_leaves_what_lacks_one_alone() -> None:

@@ -364,7 +364,8 @@ whose replica there was found to be corrupt).
 NODE_REMOVE: Final = Page(
     """Take a storage node out of the cluster.
 
-A node that has replicas is refused: drain it first. Its data stays where it is.
+A node that has replicas is refused: drain it first. So is one that log streams
+have just gone on without, and that may come back. Its data stays where it is.
 """,
     """Examples
 

@@ -263,11 +263,8 @@ def _replaces(
     if snid in stream.replicas:
         if by in stream.replicas:
             raise errors.Conflict(f"log stream {stream.lsid} has replicas on storage nodes {snid} and {by} both")
-    else:
-        lacks = len(stream.replicas) < topic_of(metadata, stream.tpid).replication_factor
-        had = info is None or any(replica.lsid == stream.lsid for replica in info.replicas)
-        if not lacks or not had or by in stream.replicas:
-            return False
+    elif not is_awaited(metadata, stream, snid, info) or by in stream.replicas:
+        return False
     _check_not_held(stream)
     under_way = stream.joining or stream.leaving in stream.replicas
     if under_way and (stream.joining, stream.leaving) != (by, _leaver(stream, snid)):
@@ -276,6 +273,15 @@ def _replaces(
             f"{stream.leaving or 'nobody'}); wait for that, or cancel it"
         )
     return True
+
+
+def is_awaited(metadata: Metadata, stream: StreamInfo, snid: StorageNodeID, info: Info | None) -> bool:
+    """Whether a log stream lacks a replica that a node outside of its set has, or may have while it does not answer."""
+    if not stream.replicas or stream.lost_end or snid in stream.replicas:
+        return False
+    if len(stream.replicas) >= topic_of(metadata, stream.tpid).replication_factor:
+        return False
+    return info is None or any(replica.lsid == stream.lsid for replica in info.replicas)
 
 
 def _leaver(stream: StreamInfo, snid: StorageNodeID) -> StorageNodeID:

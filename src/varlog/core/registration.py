@@ -61,7 +61,7 @@ from varlog.core.messages import (
     UnregisterNode,
     UnregisterStream,
 )
-from varlog.core.operating import Operator
+from varlog.core.operating import Operator, is_awaited
 from varlog.core.placing import Place, place
 from varlog.core.reconfiguring import Change, reconfigure
 from varlog.types import Epoch, LogStreamID, Ordering, StorageNodeID, StreamStatus, TopicID
@@ -159,7 +159,16 @@ class Registrar(Conversing):
             self.giving.discard(snid)
 
     def remove_node(self, snid: StorageNodeID) -> Conversation:
-        find_node((yield from self._metadata()), snid)
+        """Only if it has nothing that the log is made of, and no log stream that has just gone on without it waits for
+        it to come back."""
+        metadata = yield from self._metadata()
+        if not find_node(metadata, snid).is_draining:
+            info = self._infos().get(snid)
+            if awaited := [s.lsid for s in metadata.streams if is_awaited(metadata, s, snid, info)]:
+                raise errors.Conflict(
+                    f"storage node {snid} may come back with the replicas that log streams {awaited} lack; drain it "
+                    "first, or wait until other nodes have them"
+                )
         yield from self._decide(UnregisterNode(self._request(), snid))
         return snid
 
