@@ -76,6 +76,8 @@ def test_a_dead_node_a_dead_manager_and_a_dead_metadata_repository(bare: Shell, 
     assert "nothing is repaired" in found["manager-unreachable"]["what"]
     assert found["node-silent"]["subject"] == "node 2"
     assert not any(one["doing"] for one in found.values()), "nobody does anything"
+    assert not any(one["seconds"] for one in found.values()), "or has seen since when it is so"
+    assert found["node-silent"]["what"].startswith("does not answer: ")
     assert for_people.code == 4
     assert b"degraded: manager\n  what:    cannot be asked (" in for_people.out
     (found_blind,) = records(blind).values()

@@ -127,6 +127,16 @@ def test_M4_a_silent_node() -> None:
     assert "it keeps its connection and says nothing" in hanging.what
 
 
+def test_for_how_long_a_node_is_silent_is_said_only_if_somebody_has_seen_it() -> None:
+    world = Scene(silent={3: 4.25}, members=(1, 2)).world(100.0)
+    infos = {snid: view.info for snid, view in world.views.items() if view.info is not None}
+    memory = Memory()
+    memory.observe(unwatched := World.of(world.metadata, infos, 100.0))
+    (found,) = [found for found in diagnose(unwatched, memory) if found.kind == "node-silent"]
+    assert found.seconds == 0.0
+    assert found.what.startswith("does not answer: it cannot be reached at 10.0.0.3:9091")
+
+
 def test_what_the_manager_does_about_a_node_is_told_in_its_words() -> None:
     """M6: the sentence is the one by which the manager seals."""
     found = Scene(silent={3: 1.5}).finding("node-silent")

@@ -3,7 +3,7 @@
 The manager is asked what it finds; it has watched for long and knows since when, and what is done about it. What only
 shows from here is added: whom the manager reaches and we do not, and how each of the metadata repositories and of the
 sequencers is. If the manager itself cannot be asked, the same function (`varlog.core.diagnosing.diagnose`) is applied
-to what was seen from here. Then nobody does anything about it.
+to what was seen from here. Then nobody does anything about it, and nobody has seen since when it is so.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def examine(at: Cluster, admin: Admin, memory: Memory) -> Examination:
         of_manager = [*_with_reasons(answer.findings, seen), *_only_from_here(answer, seen)]
         return Examination(seen, _ordered([*of_others, *of_manager]), answer.doing)
     lost = seen._replace(manager_error=seen.manager_error or str(answer))
-    own = [msgspec.structs.replace(found, doing="") for found in diagnose(world, memory)]
+    own = [msgspec.structs.replace(found, doing="", seconds=0.0) for found in diagnose(world, memory)]
     return Examination(lost, _ordered([*of_others, _unmanaged(lost), *_with_reasons(own, seen)]), ())
 
 

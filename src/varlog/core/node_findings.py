@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Final
 
@@ -33,12 +34,13 @@ def findings_of_nodes(look: Look) -> Iterator[Finding]:
 def _silent(look: Look, snid: StorageNodeID, view: NodeView) -> Finding:
     where = look.world.nodes[snid].address or "an unknown address"
     how = "it keeps its connection and says nothing" if view.is_connected else "it cannot be reached"
+    silent = f"has not answered for {view.silent:.1f} s" if math.isfinite(view.silent) else "does not answer"
     return finding(
         "node-silent",
         Severity.DEGRADED,
         f"node {snid}",
-        f"has not answered for {view.silent:.1f} s: {how} at {where}; {_sets(look.sets[snid])}",
-        seconds=view.silent,
+        f"{silent}: {how} at {where}; {_sets(look.sets[snid])}",
+        seconds=view.silent if math.isfinite(view.silent) else None,
         doing=look.doing_about(snid),
         person="see that vsn runs there and what its log says, and start it again; if it runs elsewhere, with empty "
         "volumes, say where: varlog node add HOST:PORT; if the machine does not come back: varlog node replace "

@@ -126,8 +126,8 @@ class World:
 
     @classmethod
     def of(cls, metadata: Metadata, infos: Mapping[StorageNodeID, Info], now: float = 0.0) -> World:
-        """A world in which these nodes have just answered, and the others have been silent for long."""
-        silent = [NodeView(node.snid, None, False, DEAD_AFTER, False) for node in metadata.nodes]
+        """A world in which these nodes have just answered, and the others do not; for how long, nobody has seen."""
+        silent = [NodeView(node.snid, None, False, math.inf, False) for node in metadata.nodes]
         answers = [NodeView(snid, info, True) for snid, info in infos.items()]
         return cls(now, metadata, [*silent, *answers])
 
