@@ -375,6 +375,8 @@ def test_rule14_a_trim_point_grows_up_to_the_tail() -> None:
     assert decide(state, trim(3)) is ALREADY
     assert decide(state, trim(2)) is ALREADY
     assert decide(state, trim(4)) == m.Trimmed(TOPIC, GLSN(4))
+    with pytest.raises(errors.InvalidArgument, match=f"the tail of topic {state.topics[TOPIC].name!r} is 9"):
+        decide(state, trim(10))
 
 
 # Limits: the states are filled by hand, an entry each would take too long

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from tests.core.chainworld import BLOCK, FIRST, TOPIC, Client, World, entries
 from varlog import errors
+from varlog.core import reconfiguring
 from varlog.core.address import node_address, sequencer_address
 from varlog.core.messages import ChainSeal, Peek, ProposeProjection, StreamInfo
 from varlog.core.projection import Chain, Stripe
@@ -126,6 +128,15 @@ def test_rule22_an_epoch_that_was_sealed_and_never_proposed_is_passed() -> None:
     made.nodes[2].logs[LS].stage_epoch(Epoch(9))
     assert reconfigured(made, client, Change(Epoch(1))) == 10
     assert reconfigured(made, client, Change(Epoch(10), seen=Epoch(20))) == 21
+
+
+def test_who_is_overtaken_too_often_gives_up_and_names_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconfiguring, "_ATTEMPTS", 1)
+    made, client = world()
+    made.nodes[2].logs[LS].stage_epoch(Epoch(9))
+    error = failure(made, client, Change(Epoch(1)))
+    assert isinstance(error, errors.Busy)
+    assert f"topic {made.metadata.topics[0].name!r} is being reconfigured by others" in str(error)
 
 
 def test_a_proposal_whose_answer_is_lost_is_looked_up() -> None:

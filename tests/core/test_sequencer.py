@@ -208,7 +208,9 @@ def test_topics_that_have_no_sequencer() -> None:
     commits = topic(None, TopicID(2), Ordering.COMMIT)
     place = Place(topic(None), commits)
     assert place.next(1, 1).code == errors.StaleEpoch.code, "before its first reconfiguration"
-    assert place.next(1, 1, tpid=TopicID(2)).code == errors.WrongOrdering.code
+    refused = place.next(1, 1, tpid=TopicID(2))
+    assert refused.code == errors.WrongOrdering.code
+    assert refused.detail == "topic 'topic 2' is ordered by commits: it has no sequencer"
     assert place.peek(1, TopicID(3)).code == errors.UnknownTopic.code
 
 

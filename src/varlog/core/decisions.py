@@ -394,7 +394,7 @@ def trim(state: MetadataState, request: TrimTopic) -> Decision:
         raise errors.UnknownTopic(f"there is no topic {request.tpid}")
     most = topic.hwm if topic.projection is None else NEVER - 2
     if request.glsn > most:
-        raise errors.InvalidArgument(f"cannot trim to {request.glsn}: the tail of topic {topic.tpid} is {topic.hwm}")
+        raise errors.InvalidArgument(f"cannot trim to {request.glsn}: the tail of topic {topic.name!r} is {topic.hwm}")
     if request.glsn <= topic.trim:
         return ALREADY
     registering.check_trim(state, topic.tpid, request.glsn)

@@ -105,6 +105,8 @@ class _Reconfiguration:
     def __init__(self, new_request: Callable[[], int], tpid: TopicID, change: Change) -> None:
         self._request = new_request
         self._tpid = tpid
+        self._called = str(tpid)
+        """What people call the topic, once that is known."""
         self._change = change
         self._failed = change.failed
         self._seen = change.seen
@@ -121,7 +123,7 @@ class _Reconfiguration:
                 continue
             if epoch is not None:
                 return epoch
-        raise errors.Busy(f"topic {self._tpid} is being reconfigured by others; try again shortly")
+        raise errors.Busy(f"topic {self._called} is being reconfigured by others; try again shortly")
 
     def _attempt(self) -> Generator[Requests, Seq[Answer], Epoch | None]:
         """The epoch in force; None if that is not known."""
@@ -150,7 +152,8 @@ class _Reconfiguration:
     def _topic(self, metadata: Metadata) -> TopicInfo:
         topic = next((topic for topic in metadata.topics if topic.tpid == self._tpid), None)
         if topic is None:
-            raise errors.UnknownTopic(f"there is no topic {self._tpid} any more")
+            raise errors.UnknownTopic(f"there is no topic {self._called} any more")
+        self._called = repr(topic.name)
         if topic.ordering is not Ordering.SEQUENCER:
             raise errors.WrongOrdering(f"topic {topic.name!r} has no projection: its positions come from commits")
         return topic

@@ -278,10 +278,10 @@ class Sequencer:
     def _on_metadata(self, metadata: Metadata, now: float) -> None:
         """Learn of new epochs, and answer those who waited for it when it was asked for."""
         self._asked = 0
-        orderings = {topic.tpid: topic.ordering for topic in metadata.topics}
+        topics = {topic.tpid: topic for topic in metadata.topics}
         if metadata.version >= self._version:  # else they are from before a topic that is missing was made
             self._version = metadata.version
-            for tpid in [known for known in self._epochs if known not in orderings]:
+            for tpid in [known for known in self._epochs if known not in topics]:
                 del self._epochs[tpid]
                 self._counters.pop(tpid, None)
         for topic in metadata.topics:
@@ -293,12 +293,12 @@ class Sequencer:
                 self._waiting.append(each)
                 continue
             self._leave(each.asked)
-            ordering = orderings.get(each.asked.tpid)
-            if ordering is None:
+            found = topics.get(each.asked.tpid)
+            if found is None:
                 why: errors.VarlogError = errors.UnknownTopic(f"there is no topic {each.asked.tpid}")
                 self._refuse(each.source, each.asked, why)
-            elif ordering is not Ordering.SEQUENCER:
-                why = errors.WrongOrdering(f"topic {each.asked.tpid} is ordered by commits: it has no sequencer")
+            elif found.ordering is not Ordering.SEQUENCER:
+                why = errors.WrongOrdering(f"topic {found.name!r} is ordered by commits: it has no sequencer")
                 self._refuse(each.source, each.asked, why)
             else:
                 self._answer(each.source, each.asked)

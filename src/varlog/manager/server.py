@@ -445,13 +445,15 @@ class ManagerServer:
 
     async def _reconfigure(self, wanted: Reconfigure) -> None:
         self._doing.sent[Reconfigure.__name__] += 1
+        topics = self.metadata.topics if self.metadata is not None else ()
+        topic = next((topic.name for topic in topics if topic.tpid == wanted.tpid), str(wanted.tpid))
         try:
             conversation = reconfigure(self._request, wanted.tpid, wanted.change)
             epoch = await self._carrier.run(conversation, RECONFIGURING)
         except errors.VarlogError as error:
-            self._log.warning("a topic could not be reconfigured", tpid=wanted.tpid, reason=str(error))
+            self._log.warning("a topic could not be reconfigured", topic=topic, reason=str(error))
         else:
-            self._log.info("a topic was reconfigured", tpid=wanted.tpid, epoch=epoch)
+            self._log.info("a topic was reconfigured", topic=topic, epoch=epoch)
         finally:
             self._reconfigurations.end(wanted, self._loop.time())
         self._stir()
