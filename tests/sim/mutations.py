@@ -535,7 +535,7 @@ MUTATIONS = [
     Mutation("old_epochs_count", "durable_on_all", _old_epochs_count, 1),
     Mutation("rule6_seal_record_is_left_out", "exactly_once", _seal_record_is_left_out, 4),
     Mutation("outsiders_count", "durable_on_all", _outsiders_count, 62),
-    Mutation("m10_incomplete_replica_runs", "exactly_once", _incomplete_replica_runs, 16),
+    Mutation("m10_incomplete_replica_runs", "exactly_once", _incomplete_replica_runs, 48),
     Mutation("m9_sealing_replica_is_a_source", "liveness", _sealing_replica_is_a_source, 45),
     Mutation("rule7_copy_begins_at_the_end", "exactly_once", _copy_begins_at_the_end, 249),
     Mutation("rule4_history_is_dropped_early", "liveness", _history_is_dropped_early, 3),
