@@ -212,6 +212,8 @@ class Owner:
         self.options = settings
         self.records: list[Record] = []
         self.model = model
+        self.undeleted = 0
+        """How often a file could not be deleted."""
         self._sequence = max((one[4] for one in model.dedup if one[0] == "batch"), default=0)
 
     def _snapshot(self) -> bytes:
@@ -274,9 +276,10 @@ class Owner:
     # Writing
 
     def flush(self) -> None:
-        """Write and sync everything staged."""
+        """Write and sync everything staged, then delete what was trimmed."""
         while self.write_group() is not None:
             pass
+        self.clear()
 
     def write_group(self) -> WriteGroup | None:
         storage = self.storage
@@ -288,6 +291,14 @@ class Owner:
             storage.sync(group)
         storage.finish(group)
         return group
+
+    def clear(self) -> None:
+        """Delete what trims have left, as far as the disk lets one."""
+        try:
+            while self.storage.doomed:
+                self.storage.delete_doomed()
+        except OSError:
+            self.undeleted += 1
 
     def store(self, count: int = 2, size: int = 20) -> None:
         """Append a batch, make it durable, commit it, write the commit."""

@@ -53,6 +53,7 @@ class NotingOwner(Owner):
             assert group is not None
             if group.needs_sync and self.storage.synced:
                 self._disk.note(("durable", len(self.records)))
+        self.clear()
 
 
 def append_and_commit(owner: NotingOwner) -> None:
@@ -333,7 +334,7 @@ class Judge:
     def _crash_in_recovery(self, image: Image, model: Model) -> None:
         disk = SimDisk.from_image(image)
         disk.start_recording()
-        LogStreamStorage.open(disk, PATH, IDENTITY, self.options)
+        Owner.resume(disk, self.options, model).clear()
         for state in crash_states(disk.recorded(), limit=256):
             again = SimDisk.from_image(state.image)
             check_opened(LogStreamStorage.open(again, PATH, IDENTITY, self.options), model)

@@ -36,8 +36,7 @@ def a_mark_comes_before_its_sync(patch: pytest.MonkeyPatch) -> None:
 def a_trim_record_comes_before_what_it_speaks_of(patch: pytest.MonkeyPatch) -> None:
     def write_trim(files: LogFiles, step: Trim) -> None:
         publish(files._fs, files._directory, TRIM_NAME, step.record).close()
-        for name in step.victims:
-            files._fs.unlink(f"{files._directory}/{name}")
+        files.doom(step.victims)
 
     patch.setattr(LogFiles, "_trim", write_trim)
 

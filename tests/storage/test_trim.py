@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 
 import pytest
 
-from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Owner, check_opened, options
-from varlog.errors import Trimmed
+from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Owner, check_opened, check_readable, options
+from varlog import limits
+from varlog.errors import DiskFull, Poisoned, Trimmed
 from varlog.sim.disk import SimDisk
 from varlog.storage import trim
 from varlog.storage.files import OSFile, OSFileSystem
@@ -114,44 +117,152 @@ def test_trimming_beyond_this_log_streams_entries_is_remembered() -> None:
     assert owner.storage.recovered.local_lwm == 13
 
 
-def test_leftovers_of_a_deletion_cut_short_are_deleted_at_open() -> None:
+def test_leftovers_of_a_deletion_cut_short_are_deleted_after_the_next_opening() -> None:
     disk = SimDisk()
     owner = grown(disk)
-    group_files = set(segments_of(disk))
-    owner.trim(30)
-    group = owner.storage.take()
-    assert group is not None
-    doomed = sorted(group_files)[:3]
-    for number in range(disk.operations, disk.operations + 40):
+    doomed = segments_of(disk)[:3]
+    for number in range(40):
         again = SimDisk.from_image(disk.image())
         other = Owner.resume(again, options(600), owner.model)
-        other.model.trim_glsn = GLSN(0)
         other.trim(30)
-        again.fail_operation(again.operations + number - disk.operations, 5)
+        again.fail_operation(again.operations + number, 5)
         try:
             other.flush()
-        except Exception:
-            again.kill()
-            other.model.trim_glsn = other.reopen().recovered.trim_glsn
-            assert other.model.trim_glsn in {0, 30}
-            check_opened(other.storage, other.model)
-            remaining = set(segments_of(again))
-            assert (not remaining & set(doomed)) == (other.model.trim_glsn == 30)
+        except Poisoned:
+            is_deleted = False
         else:
+            is_deleted = not other.undeleted
+        again.kill()
+        again.heal()
+        other.model.trim_glsn = other.reopen().recovered.trim_glsn
+        assert other.model.trim_glsn in {0, 30}
+        check_opened(other.storage, other.model)
+        other.clear()
+        assert (not set(segments_of(again)) & set(doomed)) == (other.model.trim_glsn == 30)
+        other.check()
+        if is_deleted:
             break
     else:
         raise AssertionError("the trim never came to its end")
 
 
-def test_files_of_trimmed_segments_are_let_go_of() -> None:
+def test_rule14_a_trim_deletes_nothing_itself_and_files_go_a_few_at_a_time() -> None:
+    disk = SimDisk()
+    owner = grown(disk, 40)
+    before = segments_of(disk)
+    owner.trim(78)
+    owner.write_group()
+    assert segments_of(disk) == before, "who appends does not wait for any deletion"
+    counts = [len(before)]
+    while owner.storage.doomed:
+        owner.storage.delete_doomed()
+        counts.append(len({*before} & {*segments_of(disk)}))
+        owner.append()
+        owner.write_group()
+        owner.check()
+        assert not list(owner.storage.scrub())
+    assert len(counts) > 3
+    assert max(a - b for a, b in pairwise(counts)) <= limits.DELETIONS_AT_ONCE
+
+
+def test_rule14_a_log_that_is_trimmed_again_before_all_is_deleted_is_whole_after_any_crash() -> None:
+    for ending in ("power loss", "kill", "close"):
+        disk = SimDisk()
+        owner = grown(disk, 40)
+        owner.trim(50)
+        owner.write_group()
+        owner.storage.delete_doomed()
+        left = owner.storage.doomed
+        assert left > 0
+        owner.trim(78)
+        owner.write_group()
+        assert owner.storage.doomed > left
+        owner.storage.delete_doomed()
+        if ending == "close":
+            owner.storage.close()
+        elif ending == "kill":
+            disk.kill()
+        else:
+            disk.power_loss(random.Random(1))
+        check_opened(owner.reopen(), owner.model)
+        assert owner.storage.doomed > 0, ending
+        owner.clear()
+        owner.check()
+        assert owner.storage._segments[0].name == segments_of(disk)[0]
+        disk.power_loss(random.Random(2))
+        check_opened(owner.reopen(), owner.model)
+
+
+def test_a_file_that_cannot_be_deleted_harms_nobody_and_is_tried_again_after_the_next_trim() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    before = segments_of(disk)
+    owner.trim(20)
+    owner.write_group()
+    disk.fail_operation(disk.operations, errno.EIO)
+    with pytest.raises(OSError, match="fail"):
+        owner.storage.delete_doomed()
+    assert (owner.storage.poisoned, owner.storage.doomed, segments_of(disk)) == (False, 0, before)
+    owner.store()
+    owner.trim(21)
+    owner.flush()
+    assert segments_of(disk)[0] > before[1]
+    owner.check()
+
+
+def test_files_are_deleted_also_where_the_disk_is_full() -> None:
+    """And the log can be written on then."""
+    disk = SimDisk()
+    owner = grown(disk)
+    owner.trim(30)
+    owner.write_group()
+    disk.set_free_bytes(0)
+    owner.append(2, 2000)
+    with pytest.raises(DiskFull):
+        owner.flush()
+    before = len(segments_of(disk))
+    owner.clear()
+    assert len(segments_of(disk)) < before
+    disk.kill()
+    owner.model.uncommitted.clear()
+    check_readable(owner.reopen(), owner.model)
+    owner.store()
+
+
+def test_a_full_disk_that_does_not_take_the_record_again_keeps_the_leftovers() -> None:
+    """That the record is durable is not certain when a log is opened, and without it they would be missed."""
+    disk = SimDisk()
+    owner = grown(disk)
+    owner.trim(30)
+    owner.write_group()
+    before = segments_of(disk)
+    disk.kill()
+    disk.set_free_bytes(0)
+    check_opened(owner.reopen(), owner.model)
+    assert (owner.storage.doomed, segments_of(disk)) == (0, before)
+    disk.heal()
+    owner.trim(31)
+    owner.flush()
+    assert owner.storage._segments[0].name == segments_of(disk)[0]
+    disk.power_loss(random.Random(3))
+    check_opened(owner.reopen(), owner.model)
+
+
+def test_files_of_trimmed_segments_are_let_go_of_when_nobody_reads_them() -> None:
     disk = SimDisk()
     owner = grown(disk)
     owner.check()
-    held = owner.storage._reader.residents
+    reader, segment = owner.storage._reader, owner.storage._segments[0]
+    held = reader.residents
     assert held > 3
-    owner.trim(36)
-    assert owner.storage._reader.residents < held
-    owner.flush()
+    with reader.borrow(segment) as resident:
+        owner.trim(36)
+        owner.flush()
+        assert reader.residents < held
+        assert segment.name not in segments_of(disk)
+        assert resident.file.pread(8, 0), "a reader goes on with what it has"
+    with pytest.raises(OSError, match="closed"):
+        resident.file.pread(8, 0)
     owner.check()
 
 

@@ -195,7 +195,7 @@ class Judge:
     def _crash_in_recovery(self, image: Image, paper: PaperWriteOnceLog) -> None:
         disk = SimDisk.from_image(image)
         disk.start_recording()
-        self._opened(disk)
+        WriteOnceOwner.resume(disk, self.options, paper).clear()
         for state in crash_states(disk.recorded(), limit=256):
             check(self._opened(SimDisk.from_image(state.image)), paper)
 

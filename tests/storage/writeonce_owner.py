@@ -45,6 +45,8 @@ class WriteOnceOwner:
         self.path = path
         self.paper = paper
         self.sequence = 0
+        self.undeleted = 0
+        """How often a file could not be deleted."""
 
     # Records
 
@@ -89,8 +91,18 @@ class WriteOnceOwner:
         return group
 
     def flush(self) -> None:
+        """Write and sync everything staged, then delete what was trimmed."""
         while self.write_group() is not None:
             pass
+        self.clear()
+
+    def clear(self) -> None:
+        """Delete what trims have left, as far as the disk lets one."""
+        try:
+            while self.storage.doomed:
+                self.storage.delete_doomed()
+        except OSError:
+            self.undeleted += 1
 
     # Looking
 

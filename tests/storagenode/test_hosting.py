@@ -11,11 +11,12 @@ import pytest
 
 from tests.daemon.small import Caller, Small, run, until
 from tests.storagenode.gated import GatedFileSystem
-from varlog import batch, errors
+from varlog import batch, errors, limits
 from varlog.core.messages import (
     AddLogStream,
     Append,
     AppendReply,
+    Decided,
     GetInfo,
     Info,
     RemoveLogStream,
@@ -24,6 +25,7 @@ from varlog.core.messages import (
     Scan,
     ScanReply,
     Seal,
+    TrimTopic,
     Unseal,
 )
 from varlog.storage.files import OSFile, OSFileSystem
@@ -43,10 +45,10 @@ class Host(Small):
         super().__init__(path)
         self.disk = GatedFileSystem()
 
-    async def set_up(self) -> Caller:
+    async def set_up(self, segment_bytes: int = limits.SEGMENT_BYTES) -> Caller:
         """What the manager calls from."""
         await self.start(nodes=0, streams=0)
-        await self.start_node(1, self.disk)
+        await self.start_node(1, self.disk, segment_bytes=segment_bytes)
         await self.add_nodes()
         await self.add_topic(streams=2)
         return await self.call_node(1, Role.MANAGER)
@@ -326,6 +328,30 @@ def test_deleting_does_not_keep_the_others_waiting(tmp_path: Path) -> None:
             assert not removal.done()
             host.disk.deletions.open()
             assert (await removal).code == 0
+
+    run(main())
+
+
+def test_L5_a_trim_keeps_nobody_waiting_who_appends_and_a_removal_waits_for_its_deletions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up(segment_bytes=4096)
+            for sequence in range(1, 31):
+                assert (await host.append(bytes(4096), sequence=sequence)).code == 0
+            await until(lambda: len(list(host.directory(1).glob("*.seg"))) > 30)
+            vmr = await host.call_vmr()
+            assert (await vmr.ask(Decided, lambda request: TrimTopic(request, TOPIC, GLSN(15)))).code == 0
+            await until(lambda: len(list(host.directory(1).glob("*.seg"))) < 20)
+            host.disk.deletions.close()
+            assert (await vmr.ask(Decided, lambda request: TrimTopic(request, TOPIC, GLSN(30)))).code == 0
+            await until(lambda: host.disk.deletions.waiting == 1)
+            assert (await host.append(b"x", sequence=31)).code == 0
+            removal = asyncio.ensure_future(manager.ask(ReplicaReply, remove()))
+            await manager.ask(Info, GetInfo)
+            assert not removal.done()
+            host.disk.deletions.open()
+            assert (await removal).code == 0
+            assert not host.directory(1).exists()
 
     run(main())
 

@@ -1,13 +1,17 @@
-"""Groups are carried to disk in the loop or by a thread, and stopping waits for them without keeping the loop."""
+"""Groups are carried to disk in the loop or by a thread, files are deleted by another, and stopping waits for them
+without keeping the loop."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from tests.daemon.small import run, until
+from tests.storage.owner import Owner, options
 from tests.storagenode.gated import GatedFileSystem
-from varlog import batch
+from varlog import batch, limits
 from varlog.errors import VarlogError
 from varlog.storage.group import WriteGroup
 from varlog.storage.grouped import AnyLog
@@ -135,3 +139,83 @@ def test_a_failure_is_told_and_the_storage_is_left_alone_from_then_on(tmp_path: 
         await volume.writing.stop()
 
     run(main())
+
+
+def trimmed(path: Path) -> tuple[Owner, GatedFileSystem]:
+    """A log of which many files are to be deleted, by a disk that does not do it at once."""
+    disk = GatedFileSystem()
+    owner = Owner(disk, options(600), path=str(path / "log"))
+    for _ in range(30):
+        owner.store(2, 60)
+    owner.trim(50)
+    owner.write_group()
+    assert owner.storage.doomed > limits.DELETIONS_AT_ONCE
+    disk.deletions.close()
+    return owner, disk
+
+
+def test_L5_groups_are_written_while_files_are_deleted(tmp_path: Path) -> None:
+    async def main() -> None:
+        owner, disk = trimmed(tmp_path)
+        doomed = owner.storage.doomed
+        told: list[WriteGroup | None] = []
+        writing = VolumeWriting(asyncio.get_running_loop(), lambda _storage, group, _error: told.append(group))
+        for _ in range(2):
+            writing.clear(owner.storage)
+        await until(lambda: disk.deletions.waiting == 1)
+        assert writing.is_busy(owner.storage), "its files are in use"
+        owner.append()
+        writing.submit(owner.storage, at_once=True)
+        (group,) = told
+        assert group is not None
+        assert group.synced
+        disk.deletions.open()
+        await until(lambda: told[1:] == [None])
+        assert not writing.is_busy(owner.storage)
+        assert owner.storage.doomed == doomed - limits.DELETIONS_AT_ONCE
+        await writing.stop()
+        owner.check()
+        owner.storage.close()
+
+    run(main())
+
+
+def test_stopping_waits_for_a_deletion_and_begins_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        owner, disk = trimmed(tmp_path)
+        writing = VolumeWriting(asyncio.get_running_loop(), lambda *_: None)
+        writing.clear(owner.storage)
+        await until(lambda: disk.deletions.waiting == 1)
+        stopping = asyncio.ensure_future(writing.stop())
+        await asyncio.wait({stopping}, timeout=0)
+        assert not stopping.done()
+        disk.deletions.open()
+        await stopping
+        left = owner.storage.doomed
+        writing.clear(owner.storage)
+        assert not writing.is_busy(owner.storage)
+        owner.storage.close()
+        assert owner.reopen().doomed == left > 0
+        owner.storage.close()
+
+    run(main())
+
+
+def test_a_file_that_cannot_be_deleted_is_told_and_the_log_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        owner, disk = trimmed(tmp_path)
+        told: list[VarlogError | None] = []
+        writing = VolumeWriting(asyncio.get_running_loop(), lambda _storage, _group, error: told.append(error))
+        disk.deletions.open()
+        disk.unlink(f"{owner.path}/{disk.listdir(owner.path)[0]}")
+        writing.clear(owner.storage)
+        await until(lambda: told == [None])
+        assert owner.storage.doomed == 0
+        assert not owner.storage.poisoned
+        await writing.stop()
+        owner.storage.close()
+
+    run(main())
+    assert "could not be deleted" in caplog.text

@@ -267,9 +267,16 @@ class NodeHost(ABC, Generic[S]):
             self._announce()
         pause = TICK if self._is_active else IDLE_TICK
         self._is_active = not self.frugal
+        self._clear()
         self.node.tick(now)
         self._settle()
         self._tick_in(pause)
+
+    def _clear(self) -> None:
+        """Delete some of what trims have left."""
+        for lsid, storage in self.storages.items():
+            if storage.doomed and lsid not in self._closings:
+                storage.delete_doomed()
 
     def _tick_in(self, seconds: float) -> None:
         self._next_tick = due = self.process.monotonic() + seconds

@@ -36,11 +36,15 @@ def typed_errors(path: str) -> Iterator[None]:
 
 def error_of(path: str, e: Exception) -> VarlogError:
     number = e.errno if isinstance(e, OSError) else None
-    if number in _NO_SPACE:
+    if is_full(e):
         return DiskFull(f"{path}: {e}")
     if number in _NOT_ALLOWED:
         return NotWritable(f"{path}: {e}")
     return Poisoned(f"{path}: {e}; nothing more is written until it is opened anew")
+
+
+def is_full(e: Exception) -> bool:
+    return isinstance(e, OSError) and e.errno in _NO_SPACE
 
 
 def open_or_create(fs: FileSystem, path: str) -> File:

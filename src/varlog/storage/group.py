@@ -40,7 +40,7 @@ class StartSegment(NamedTuple):
 
 
 class Trim(NamedTuple):
-    """What stands before is synced, then the trim record is written, then files are deleted."""
+    """What stands before is synced, then the trim record is written, then files may be deleted."""
 
     record: bytes
     victims: Sequence[str]

@@ -14,6 +14,9 @@ What must always hold:
 - Nothing is reported durable that a crash could take away.
 - The first failed write or sync is the last one (M8): the storage is `poisoned`, and says so from then on.
 - A corrupt replica is never written: staging does nothing, `take` says why.
+
+Beside all that, whoever does the writing deletes what trims have left (`delete_doomed`), a few files now and then. It
+goes on where nothing more can be written: on a full disk, room comes of it.
 """
 
 from __future__ import annotations
@@ -43,8 +46,6 @@ from varlog.storage.state import State
 from varlog.types import FIRST_LLSN, Epoch, LogStreamIdentity, Version
 
 _MAX_U64: Final = (1 << 64) - 1
-_DELETION_BYTES: Final = 1 * limits.MIB
-"""Deleting a segment takes as long as writing about so much, and counts as that."""
 
 ActiveT = TypeVar("ActiveT", bound=Layout)
 SegmentT = TypeVar("SegmentT", bound=SegmentFile[Any])
@@ -138,7 +139,8 @@ class GroupedLog(ABC, Generic[ActiveT, SegmentT]):
             mark_file.close()
             raise
         if found is not None:
-            self._go_on_with(*found, mark_file)
+            files = self._go_on_with(*found, mark_file)
+            (files.doom if recovery.is_trim_durable else files.leave)(recovery.leftovers)
         else:
             mark_file.close()
             self._start_anew(*recovery.beginning)
@@ -221,11 +223,9 @@ class GroupedLog(ABC, Generic[ActiveT, SegmentT]):
 
     def _stage_record_of_trim(self, record: TrimRecord, doomed: tuple[SegmentT, ...]) -> WriteGroup:
         """Written in the same group as what was staged before it, and after that was synced."""
-        self._reader.forget(doomed)
         data = fmt.encode_trim(record)
         group = self._group_for(len(data))
-        size = len(data) + len(doomed) * _DELETION_BYTES
-        group.add_step(Trim(data, [segment.name for segment in doomed]), size)
+        group.add_step(Trim(data, [segment.name for segment in doomed]), len(data))
         group.needs_sync = True
         return group
 
@@ -347,6 +347,21 @@ class GroupedLog(ABC, Generic[ActiveT, SegmentT]):
     @abstractmethod
     def _finished(self, group: WriteGroup) -> None:
         """What a group that is written means for who reads and who waits."""
+
+    # Deleting
+
+    @property
+    def doomed(self) -> int:
+        """How many files `delete_doomed` has to delete."""
+        return self._files.doomed if self._files is not None else 0
+
+    def delete_doomed(self) -> None:
+        """Delete a few files that trims have left, in any thread, by one at a time, also while groups are written. An
+        OSError does no harm to the log: what is left is tried again after the next trim, or when it is opened anew."""
+        files = self._files
+        if files is not None:
+            for _ in range(min(files.doomed, limits.DELETIONS_AT_ONCE)):
+                self._reader.forget(files.delete_next())
 
     # Damage
 

@@ -2,6 +2,10 @@
 
 One thread at a time carries out write groups here. Nothing is decided: groups say what to do.
 
+A trim may leave thousands of files, and the file system takes some milliseconds to delete a large one. So a group only
+puts them on a list, and they are deleted one by one by another thread (`delete_next`), beside the groups. No deletion
+is waited for or synced: a name that comes back after a crash is a leftover that recovery finds.
+
 The orders that make every crash recoverable:
 
 - A file gets its name (`publish`: written under another name, synced, renamed, directory synced) only when it is whole.
@@ -15,6 +19,9 @@ The orders that make every crash recoverable:
 """
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
 
 from varlog.storage import format as fmt
 from varlog.storage.files import File, FileSystem
@@ -78,6 +85,11 @@ class LogFiles:
         self._segment_bytes = segment_bytes
         self._unmarked: int | None = None
         """The active file is synced up to here, and the mark does not say so yet."""
+        self._doomed: deque[str] = deque()
+        """Segments below the trim record, which is durable."""
+        self._left: deque[str] = deque()
+        """Others below it, for which the next record is waited for: it is not certain that this one is durable, or that
+        they can be deleted."""
 
     @property
     def _active(self) -> File:
@@ -118,10 +130,32 @@ class LogFiles:
     def _trim(self, step: Trim) -> None:
         self._active.fdatasync()
         publish(self._fs, self._directory, TRIM_NAME, step.record).close()
-        for name in step.victims:
+        _move(self._left, self._doomed)
+        self.doom(step.victims)
+
+    def doom(self, names: Iterable[str]) -> None:
+        """Segments are to be deleted, because they lie below a trim record that is durable."""
+        self._doomed.extend(names)
+
+    def leave(self, names: Iterable[str]) -> None:
+        """They are to be deleted after the next trim."""
+        self._left.extend(names)
+
+    @property
+    def doomed(self) -> int:
+        """How many segments can be deleted now."""
+        return len(self._doomed)
+
+    def delete_next(self) -> str:
+        """Delete one of these; which it was. If that is not possible all of them are left until the next trim."""
+        name = self._doomed[0]
+        try:
             self._fs.unlink(f"{self._directory}/{name}")
-        if step.victims:
-            self._fs.sync_dir(self._directory)
+        except OSError:
+            _move(self._doomed, self._left)
+            raise
+        self._doomed.popleft()
+        return name
 
     def sync(self, offset: int) -> None:
         """Everything written to the active file, up to `offset`, becomes durable; `mark` says so."""
@@ -145,3 +179,9 @@ class LogFiles:
             self._file.close()
             self._file = None
         self._mark_file.close()
+
+
+def _move(names: deque[str], to: deque[str]) -> None:
+    """Name by name, because another thread may add some."""
+    while names:
+        to.append(names.popleft())

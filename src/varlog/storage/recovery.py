@@ -12,9 +12,9 @@ construction (`logfiles`), so any other damage is corruption too.
 
 Then, if nothing is corrupt, the files are made good (`Recovery.repair`), in an order that allows a crash at any point:
 
-- The trim record is published again before leftovers below it are deleted, and a newest segment that holds nothing and
-  is not proven to have its name durably is made anew: the sync of the directory may have failed, and a record or a name
-  that is in the page cache alone would be built upon.
+- The trim record is published again before leftovers below it may be deleted, and a newest segment that holds nothing
+  and is not proven to have its name durably is made anew: the sync of the directory may have failed, and a record or a
+  name that is in the page cache alone would be built upon. A disk that has no room for the record keeps the leftovers.
 - For the same reason, bytes of the newest segment beyond the last proof of a sync are written again, and synced.
 - The tail is cut. If that takes away a synced footer, the mark goes back first.
 
@@ -33,6 +33,7 @@ from varlog import limits
 from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity, WrongOrdering
 from varlog.storage import format as fmt
 from varlog.storage import trim
+from varlog.storage.directory import is_full
 from varlog.storage.files import File, FileSystem
 from varlog.storage.format import Context, Footer, FrameKind, LogBase, Mark, TrimRecord
 from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, UNFINISHED, publish
@@ -140,7 +141,10 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
         self._names = fs.listdir(directory)
         self._mark: Mark | None = None
         self._entries: list[_Entry] = []
-        self._leftovers: list[_Entry] = []
+        self.leftovers: list[str] = []
+        """Segments below the trim record, to be deleted"""
+        self.is_trim_durable = False
+        """once it is certain that it is durable."""
         self._floors: list[LLSN] = []
         self._newest: _Newest[ReplayT] | None = None
         self._unproven: _Entry | None = None
@@ -225,11 +229,11 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
         first = self.trim.first_seq if self.trim is not None else 1
         for entry in found:
             if entry.seq < first:
-                self._leftovers.append(entry)
+                self.leftovers.append(entry.name)
             elif entry.seq == first + len(self._entries):
                 self._entries.append(entry)
         expected = max(found[-1].seq if found else 0, self._mark.seq if self._mark is not None else 0)
-        counted = len(self._leftovers) + len(self._entries)
+        counted = len(self.leftovers) + len(self._entries)
         if not self._entries or counted != len(found) or expected != self._entries[-1].seq:
             for entry in self._entries[: expected - first]:
                 self._read_footer(entry)
@@ -358,15 +362,13 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
         for name in self._names:
             if name.endswith(UNFINISHED):
                 self._fs.unlink(self._path(name))
-        if self.trim is not None and self._leftovers:
-            publish(self._fs, self._directory, TRIM_NAME, fmt.encode_trim(self.trim)).close()
+        if self.trim is not None and self.leftovers:
+            self._publish_again(self.trim)
         newest = self._newest
         if newest is None:
             return None
-        doomed = self._leftovers if self._unproven is None else [*self._leftovers, self._unproven]
-        for entry in doomed:
-            self._fs.unlink(self._path(entry.name))
-        if doomed:
+        if self._unproven is not None:
+            self._fs.unlink(self._path(self._unproven.name))
             self._fs.sync_dir(self._directory)
         file = self._fs.open(self._path(newest.entry.name))
         try:
@@ -376,6 +378,14 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
             raise
         newest.replay.active.synced = newest.end
         return newest.replay.active, file
+
+    def _publish_again(self, record: TrimRecord) -> None:
+        try:
+            publish(self._fs, self._directory, TRIM_NAME, fmt.encode_trim(record)).close()
+            self.is_trim_durable = True
+        except OSError as e:
+            if not is_full(e):
+                raise
 
     def _repair_tail(self, newest: _Newest[ReplayT], file: File, mark_file: File) -> None:
         end = newest.end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic
 
@@ -17,7 +17,7 @@ from varlog.errors import Corrupt
 from varlog.storage import format as fmt
 from varlog.storage.files import Buffer, File, FileSystem
 from varlog.storage.format import FrameKind
-from varlog.storage.segment import Index, SegmentFile
+from varlog.storage.segment import Index, SegmentFile, parse_segment_name
 
 
 class Resident(Generic[Index]):
@@ -105,14 +105,14 @@ class Residents(Generic[Index]):
                 unused.append(resident)
         return unused
 
-    def forget(self, segments: Sequence[SegmentFile[Any]]) -> None:
-        """These segments are about to be deleted."""
+    def forget(self, name: str) -> None:
+        """A segment was deleted; the room it took is free only when nobody has it open."""
         unused: list[Resident[Index]] = []
         with self._lock:
-            for segment in segments:
-                if segment.seq in self._residents:
-                    self._residents.move_to_end(segment.seq, last=False)
-                    unused += self._evict(len(self._residents) - 1)
+            parsed = parse_segment_name(name)
+            if parsed is not None and parsed[0] in self._residents:
+                self._residents.move_to_end(parsed[0], last=False)
+                unused = self._evict(len(self._residents) - 1)
         _close_all(unused)
 
     @property

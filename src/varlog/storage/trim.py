@@ -2,8 +2,8 @@
 
 Entries below a point are refused from the moment the trim is staged; their files go later, and only as whole segments:
 those before the newest one whose batches all lie below the commit that has the point in it, so that a copy of what is
-kept can begin with a whole commit. The record says which segment is the first one kept. Whatever lies before that is a
-leftover of a deletion that a crash cut short, or that was never synced.
+kept can begin with a whole commit. The record says which segment is the first one kept. Whatever lies before that is
+still to be deleted, or comes back from a deletion that was not synced.
 """
 
 from __future__ import annotations

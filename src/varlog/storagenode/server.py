@@ -571,6 +571,9 @@ class StorageNodeServer:
             self._announce()
         for writing in self._writings.values():
             writing.mark()
+        for replica in self.replicas:
+            if replica.storage.doomed and not self._hosting.is_leaving(replica.executor.lsid):
+                self._writings[replica.volume].clear(replica.storage)
         self.repositories.tick(self._loop.time())
         self._hosting.tick(self._loop.time())
         self._pass_time()

@@ -7,6 +7,9 @@ makes up the next group. A large group, or any on a disk that has lately been sl
 
 There is one group of a replica under way at a time. Before the loop waits for the disk, what was sent to others is
 handed to the kernel, and where several replicas have something to write the loop looks at its sockets in between.
+
+Files that a trim has left are deleted beside all that, in another thread: some of one replica at a time, so that they
+are in nobody's way for long.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from varlog.daemon import logs
 from varlog.errors import VarlogError
 from varlog.storage.group import WriteGroup
 from varlog.storage.grouped import AnyLog
@@ -27,7 +31,7 @@ INLINE_SECONDS: Final = 0.002
 _SMOOTHING: Final = 0.2
 
 Finished = Callable[[AnyLog, WriteGroup | None, VarlogError | None], None]
-"""As `varlog.storage.writer.Done`, on the event loop."""
+"""As `varlog.storage.writer.Done`, on the event loop; (storage, None, None) also when files of it were deleted."""
 
 
 class VolumeWriting:
@@ -42,11 +46,13 @@ class VolumeWriting:
         """There once it is stopping; done when no group is under way any more."""
         self._unmarked: dict[AnyLog, None] = {}
         """Synced, and not marked as synced."""
+        self._clearing: AnyLog | None = None
+        """Of it files are being deleted."""
         self._seconds = 0.0
         """How long a small group took lately."""
 
     def is_busy(self, storage: AnyLog) -> bool:
-        return storage in self._busy
+        return storage in self._busy or storage is self._clearing
 
     def submit(self, storage: AnyLog, *, at_once: bool) -> None:
         """Write what is staged and waited for, if no group of it is under way; `at_once` or in the loop's next turn."""
@@ -89,7 +95,10 @@ class VolumeWriting:
 
     def _release(self, storage: AnyLog) -> None:
         self._busy.discard(storage)
-        if self._idle is not None and not self._busy and not self._idle.done():
+        self._check_idle()
+
+    def _check_idle(self) -> None:
+        if self._idle is not None and not self._busy and self._clearing is None and not self._idle.done():
             self._idle.set_result(None)
 
     def mark(self) -> None:
@@ -101,11 +110,27 @@ class VolumeWriting:
             except VarlogError as error:
                 self._finished(storage, None, error)
 
+    def clear(self, storage: AnyLog) -> None:
+        """Delete some of what trims have left of a log, unless that is being done on this volume: also now and then."""
+        if self._clearing is None and self._idle is None:
+            self._clearing = storage
+            self._loop.run_in_executor(None, storage.delete_doomed).add_done_callback(self._cleared)
+
+    def _cleared(self, cleared: asyncio.Future[None]) -> None:
+        storage, self._clearing = self._clearing, None
+        assert storage is not None, "it was being cleared"
+        self._check_idle()
+        try:
+            cleared.result()
+        except OSError as error:
+            logs.get().error("files of trimmed entries could not be deleted", error=str(error))
+        self._finished(storage, None, None)
+
     async def stop(self) -> None:
-        """Begin no further group and wait for those under way; the storages can be closed then."""
+        """Begin nothing more and wait for what is under way; the storages can be closed then."""
         self._idle = self._loop.create_future()
-        if self._busy:
-            await self._idle
+        self._check_idle()
+        await self._idle
         if self._thread is not None:
             self._thread.stop()
             self._thread = None
