@@ -22,6 +22,9 @@ MAX_SEGMENT_BYTES: Final = 1 << 31
 SEGMENT_RECORDS: Final = 32768
 WRITE_GROUP_BYTES: Final = 8 * MIB
 RESIDENT_SEGMENT_INDEXES: Final = 64
+"""Of one log stream, whose files are open too,"""
+OPEN_SEGMENTS: Final = 65536
+"""and of all of a process, or a quarter of the files that it may have open."""
 DELETIONS_AT_ONCE: Final = 8
 """Segments that a storage node deletes of a log stream with each look at the time. One of 64 MiB takes 14 ms."""
 READ_CHUNK_BYTES: Final = 1 * MIB
@@ -181,6 +184,8 @@ MAX_SECRETS: Final = 8
 """That a secret file may hold at once."""
 
 # Daemons
+DESCRIPTORS: Final = 131072
+"""Files and connections that a process asks to be allowed to have open: more than all other limits let it have."""
 STOP_SECONDS: Final = 10
 """What a daemon that ends because of an error may take to close what it has open."""
 METRICS_SECONDS: Final = 1.0

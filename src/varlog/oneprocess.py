@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from varlog import errors
+from varlog import descriptors, errors
 from varlog.client.arguments import check_count, check_path, check_text
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.core.messages import AddNode, AddTopic
@@ -27,6 +27,7 @@ from varlog.manager.server import ManagerServer
 from varlog.metarepo.server import MetadataRepositoryServer
 from varlog.sequencer.server import SequencerServer
 from varlog.storage.files import OSFileSystem
+from varlog.storage.residents import OpenFiles
 from varlog.storagenode.server import StorageNodeServer
 from varlog.types import Ordering, StreamStatus
 from varlog.wire.secret import Secret
@@ -93,6 +94,8 @@ class EmbeddedCluster:
     async def _start(self, wanted: AddTopic, nodes: int, sequencers: int, listen: str, etcd: bool) -> None:
         secret_file = prepare(self.path, nodes)
         files = OSFileSystem()
+        descriptors.raise_limit()
+        open_files = OpenFiles(descriptors.for_segments())
         for store in await self._metadata_configs(secret_file, listen, etcd):
             self.repositories.append(await MetadataRepositoryServer.start(store, files, self._fail))
             self._running.push_async_callback(self.repositories[-1].stop)
@@ -114,7 +117,7 @@ class EmbeddedCluster:
                 metadata_repository=address,
                 http=None,
             )
-            self.nodes.append(await StorageNodeServer.start(node, files, self._fail))
+            self.nodes.append(await StorageNodeServer.start(node, files, self._fail, open_files))
             self._running.push_async_callback(self.nodes[-1].stop)
         await self._register(wanted, nodes)
         addresses = tuple(repository.address for repository in self.repositories)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from varlog import errors
+from varlog import errors, limits
 from varlog.daemon.service import Exit, exit_code
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -239,6 +240,18 @@ def test_the_garbage_collector_leaves_what_the_start_made_alone() -> None:
     with running("settle") as daemon:
         code, output, _ = daemon.end()
     assert (code, output) == (0, "True 50000 0.0005\n")
+
+
+def test_it_asks_for_all_the_descriptors_it_may_have() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+    try:
+        with running("obey") as daemon:
+            daemon.told("ready")
+            allowed, _ = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert allowed == min(hard, limits.DESCRIPTORS)
 
 
 def test_every_exit_code_is_reached_by_an_error() -> None:

@@ -1,8 +1,8 @@
 """The life of a daemon, from exec to exit code.
 
-`run(main, config)` sets up the logs, makes the event loop (uvloop where it is installed), and runs `main(service)`.
-That coroutine lets itself be watched (`service.expose`), starts what the daemon is made of, calls
-`service.ready(address)`, waits for `service.stop`, closes what it has started and returns.
+`run(main, config)` sets up the logs, asks for all the descriptors there are, makes the event loop (uvloop where it is
+installed), and runs `main(service)`. That coroutine lets itself be watched (`service.expose`), starts what the daemon
+is made of, calls `service.ready(address)`, waits for `service.stop`, closes what it has started and returns.
 
 - SIGTERM or SIGINT requests the stop. A second one ends the process at once, also when the loop is stuck: all that is
   on disk is made for being killed.
@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from enum import IntEnum
 from typing import Any, Final, Generic, TypeVar
 
-from varlog import errors, limits, memory
+from varlog import descriptors, errors, limits, memory
 from varlog.daemon import logs
 from varlog.daemon.config import DaemonConfig
 from varlog.daemon.http import Endpoint, Health
@@ -180,6 +180,7 @@ def run(main: Callable[[Service[C]], Awaitable[None]], config: C, *, writer_thre
     """Live until stopped; returns the exit code. `writer_thread` says that threads of this process write to disk."""
     logs.configure(config.log_level, config.log_format, program=config.program, cluster=config.cluster)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # or asyncio would make a KeyboardInterrupt of it
+    descriptors.raise_limit()
     if writer_thread:
         sys.setswitchinterval(SWITCH_SECONDS)
 

@@ -26,7 +26,7 @@ from varlog.storage.files import File, FileSystem
 from varlog.storage.positions import ANY_SIZE, Line, PositionIndex, within
 from varlog.storage.positionsegment import PositionSegment
 from varlog.storage.reader import StoredBatch, StoredFrame, read_run
-from varlog.storage.residents import Residents
+from varlog.storage.residents import OpenFiles, Residents
 from varlog.storage.segment import NO_FLOOR
 from varlog.types import GLSN, LLSN, Epoch, Version
 
@@ -53,8 +53,8 @@ class Found(NamedTuple):
 class PositionReader(Residents[PositionIndex]):
     """See the module's text."""
 
-    def __init__(self, fs: FileSystem, directory: str, guard: threading.Lock) -> None:
-        super().__init__(fs, directory, PositionIndex.decode)
+    def __init__(self, fs: FileSystem, directory: str, open_files: OpenFiles, guard: threading.Lock) -> None:
+        super().__init__(fs, directory, open_files, PositionIndex.decode)
         self._guard = guard
         """Held while a segment is looked into whose index may change."""
 

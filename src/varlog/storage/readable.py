@@ -32,7 +32,7 @@ class ReadableLog(GroupedLog[ActiveSegment, Segment]):
         self, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions, lock: Lock
     ) -> None:
         super().__init__(fs, path, identity, options, lock)
-        self._reader: LogReader = LogReader(fs, path)
+        self._reader: LogReader = LogReader(fs, path, options.open_files)
         self._trim_llsn = FIRST_LLSN
         self._trim_glsn = GLSN(0)
         self._readable_end = FIRST_LLSN

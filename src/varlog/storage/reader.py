@@ -21,7 +21,7 @@ from varlog.storage import format as fmt
 from varlog.storage.files import File, FileSystem
 from varlog.storage.format import FrameHeader, FrameKind
 from varlog.storage.index import SegmentIndex
-from varlog.storage.residents import Residents
+from varlog.storage.residents import OpenFiles, Residents
 from varlog.storage.segment import Segment, SegmentFile
 from varlog.types import FIRST_LLSN, GLSN, LLSN, CommitContext, Epoch, Version
 
@@ -57,8 +57,8 @@ class StoredFrame(NamedTuple):
 class LogReader(Residents[SegmentIndex]):
     """See the module's text."""
 
-    def __init__(self, fs: FileSystem, directory: str) -> None:
-        super().__init__(fs, directory, SegmentIndex.decode)
+    def __init__(self, fs: FileSystem, directory: str, open_files: OpenFiles) -> None:
+        super().__init__(fs, directory, open_files, SegmentIndex.decode)
 
     # What is committed
 

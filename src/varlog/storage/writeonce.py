@@ -86,7 +86,7 @@ class WriteOnceStorage(GroupedLog[ActivePositions, PositionSegment]):
         self, fs: FileSystem, path: str, identity: LogStreamIdentity, options: StorageOptions, lock: Lock
     ) -> None:
         super().__init__(fs, path, identity, options, lock)
-        self._reader: PositionReader = PositionReader(fs, path, self._lock)
+        self._reader: PositionReader = PositionReader(fs, path, options.open_files, self._lock)
         self._state = PositionState(EMPTY)
         self._trim = _NOWHERE
         self._staged_records = self._durable_records = 0

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from varlog import errors, limits
+from varlog import descriptors, errors, limits
 from varlog.core.address import METADATA_REPOSITORY, Address, node_address
 from varlog.core.executor import LogStreamExecutor
 from varlog.core.messages import (
@@ -69,6 +69,7 @@ from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
 from varlog.storage.grouped import AnyLog
 from varlog.storage.options import StorageOptions
+from varlog.storage.residents import OpenFiles
 from varlog.storagenode.announcing import Announcing
 from varlog.storagenode.answering import Answering
 from varlog.storagenode.copying import Copying
@@ -121,6 +122,7 @@ class StorageNodeServer:
         fs: FileSystem,
         credentials: Credentials,
         failed: Callable[[errors.VarlogError], None],
+        open_files: OpenFiles,
     ) -> None:
         self._config = config
         self._volumes = volumes
@@ -135,7 +137,7 @@ class StorageNodeServer:
         """How often the core took which way."""
         self.announcing = Announcing(volumes)
         self.node = StorageNode(volumes.snid, volumes.boot, self._send, self._observe)
-        options = StorageOptions(segment_bytes=config.segment_bytes, sync=config.sync)
+        options = StorageOptions(segment_bytes=config.segment_bytes, sync=config.sync, open_files=open_files)
         self.replicas = Replicas(fs, volumes, options, self._send, self._observe, self._serve)
         self._writings = {path: VolumeWriting(self._loop, self._on_written) for path in volumes.paths}
         self._fingerprinting = Fingerprinting(self._loop, volumes.snid, self._send, self._on_looked_through)
@@ -176,14 +178,17 @@ class StorageNodeServer:
         config: StorageNodeConfig,
         fs: FileSystem,
         failed: Callable[[errors.VarlogError], None],
+        open_files: OpenFiles | None = None,
     ) -> StorageNodeServer:
-        """Open the volumes, recover every replica, listen, and call the metadata repository."""
+        """Open the volumes, recover every replica, listen, and call the metadata repository. Nodes of one process share
+        what bounds the files that they keep open."""
         credentials = FileCredentials(config.secret_file, config.tls)
         snid = StorageNodeID(config.snid) if config.snid is not None else None
         volumes = Volumes.open(
             fs, ClusterID(config.cluster), snid, config.volumes, error_if_exists=config.error_if_exists
         )
-        node = cls(config, volumes, fs, credentials, failed)
+        shared = open_files if open_files is not None else OpenFiles(descriptors.for_segments())
+        node = cls(config, volumes, fs, credentials, failed, shared)
         try:
             node.replicas.open_all()
             accepts = frozenset(_ACCEPTED)

@@ -19,6 +19,7 @@ from varlog.storage.files import FileSystem
 from varlog.storage.identity import identify, ordering_of
 from varlog.storage.reader import LogReader
 from varlog.storage.recovery import Recovered, Recovery
+from varlog.storage.residents import OpenFiles
 from varlog.storage.segment import Segment
 from varlog.storage.writeonce import WriteOnceRecovery
 from varlog.storagenode import identity
@@ -115,7 +116,7 @@ def _replica(
     wanted = LogStreamIdentity(*node, found.tpid, lsid)
     if ordering_of(fs, path) is Ordering.SEQUENCER:
         return _chained(fs, wanted, volume, path)
-    reader = LogReader(fs, path)
+    reader = LogReader(fs, path, OpenFiles())
     try:
         with typed_errors(path):
             recovery = Recovery(fs, path, wanted, reader, 0)
