@@ -17,7 +17,6 @@ def test_without_options_a_batch_is_everything_and_a_stream_is_what_comes() -> N
     assert batch.connection == Connection()
     assert batch.fail_on_data_loss
     assert batch.log_streams is None
-    assert not batch.pushdown
     assert not batch.uncommitted
 
 
@@ -91,7 +90,6 @@ def test_metadata_can_be_left_out() -> None:
         ("maxRecordsPerPartition", "1.5", "a whole number from 1 to"),
         ("failOnDataLoss", "yes", "true or false"),
         ("includeMetadata", "1", "true or false"),
-        ("pushdown", "on", "true or false"),
         ("isolationLevel", "serializable", "read_committed or read_uncommitted"),
         ("logStreams", "1,two", "numbers of log streams"),
         ("logStreams", "0", "numbers of log streams"),
@@ -125,9 +123,13 @@ def test_an_unknown_name_is_refused_and_a_near_one_proposed() -> None:
         parse({"subscribe": "log"}, streaming=True)
     with pytest.raises(BadOption, match=r"no option xyz \(its value is '1'\); there are cluster, "):
         parse({"xyz": "1"}, streaming=True)
+    with pytest.raises(
+        BadOption, match=r"no option pushdown \(its value is 'true'\): .* say startingOffsets and ending"
+    ):
+        parse({"pushdown": "true"}, streaming=False)
 
 
-@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "pushdown"])
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp"])
 def test_a_stream_refuses_what_is_for_batches(name: str) -> None:
     with pytest.raises(BadOption, match=f"{name} = '1' is for batch queries only"):
         parse({name: "1"}, streaming=True)

@@ -1,9 +1,9 @@
 """`varlog sql`: look into the log with SQL.
 
 Every topic that the query names is a view of that name, and `log` is the topic of `--topic`; Spark does the rest, in
-this process and a Java process beside it, without a Spark cluster. Bounds on `glsn` in the query's WHERE are handed
-down to the source: only that part of the log is read. A result is cut at `--limit` rows, which the query is told, so
-that looking at a few entries of a great log is cheap.
+this process and a Java process beside it, without a Spark cluster. The query is planned twice: first over all of the
+topics, which tells the bounds on `glsn` and `timestamp` that it has for each, and then over views that have no more. A
+result is cut at `--limit` rows, which the query is told. So looking at a few entries of a great log is cheap.
 
 What always holds: what Spark and Java say goes to a file of their own and never between the results. That file, and
 everything else that Spark writes, is in a temporary directory that goes away with the command.
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
+
+    from varlog.spark.bounds import Bounds
 
 VIEW: Final = "log"
 """The chosen topic's name in queries."""
@@ -82,8 +84,7 @@ def sql(
         raise UnknownTopic(f"there is no topic {chosen!r}")
     begun = time.monotonic()
     with _spark() as session:
-        _make_views(session, _views(asked, topics, chosen), at)
-        table = _answer(session, asked, limit + 1, topics)
+        table = _answer(session, asked, limit + 1, at, topics, _views(asked, topics, chosen))
     shown = table.slice(0, limit)
     output = at.output
     {(True, False): print_json, (False, True): print_csv}.get((at.json, csv), print_table)(shown, form, output)
@@ -149,9 +150,15 @@ def _telling(what: str) -> Iterator[None]:
         yield
 
 
-def _make_views(spark: SparkSession, views: Mapping[str, str], at: Topic) -> None:
+def _make_views(
+    spark: SparkSession, views: Mapping[str, str], at: Topic, limits: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """Views of topics, of all or of those that have `limits` and within these."""
     for name, topic in views.items():
-        reader = spark.read.format("varlog").options(**_source_options(at, topic))
+        if limits is not None and topic not in limits:
+            continue
+        options = _source_options(at, topic) | dict(limits[topic] if limits is not None else {})
+        reader = spark.read.format("varlog").options(**options)
         reader.load().createOrReplaceTempView("`" + name.replace("`", "``") + "`")
 
 
@@ -168,17 +175,39 @@ def _source_options(at: Topic, topic: str) -> dict[str, str]:
 
         named = zip(TLS_OPTIONS, at.tls, strict=True)
         options |= {name: str(Path(file).resolve()) for name, file in named}
-    return options | {"pushdown": "true"}
+    return options
 
 
-def _answer(spark: SparkSession, query: str, rows: int, topics: Iterable[str]) -> pa.Table:
+def _answer(
+    spark: SparkSession, query: str, rows: int, at: Topic, topics: Iterable[str], views: Mapping[str, str]
+) -> pa.Table:
     """The first rows of the result; `BadQuery` if it is no query, or what the source had to say."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
+    from varlog.spark.bounds import EVERYTHING, are_within, bounds_of  # noqa: PLC0415
+
     try:
-        return spark.sql(query).limit(rows).toArrow()
+        _make_views(spark, views, at)
+        frame = spark.sql(query).limit(rows)
+        bounds = {topic: found for topic, found in bounds_of(frame).items() if found != EVERYTHING}
+        if bounds:
+            _make_views(spark, views, at, asyncio.run(_limits(at, bounds)))
+            narrow = spark.sql(query).limit(rows)
+            # now() is later by now, and so may be a bound.
+            frame = narrow if are_within(bounds_of(narrow), bounds) else frame
+        return frame.toArrow()
     except PySparkException as error:
         raise _explained(error, topics) from None
+
+
+async def _limits(at: Topic, bounds: Mapping[str, Bounds]) -> dict[str, dict[str, str]]:
+    from varlog.spark.bounds import limiting_options  # noqa: PLC0415
+
+    limits = {}
+    for topic, wanted in bounds.items():
+        async with at.connect(topic) as log:
+            limits[topic] = await limiting_options(log, wanted)
+    return limits
 
 
 def _explained(error: PySparkException, topics: Iterable[str]) -> VarlogError:

@@ -52,7 +52,6 @@ OPTIONS: Final[Mapping[str, str]] = {
     "maxRecordsPerPartition": "the most positions of a partition",
     "isolationLevel": "whether entries of transactions are read before they are committed",
     "failOnDataLoss": "whether a query ends when what it is to read is no longer there",
-    "pushdown": "whether conditions on glsn and timestamp limit what is read",
     "connectTimeoutMs": "how long to wait for the cluster to answer",
     "pollTimeoutMs": "how long a task waits for the next entries",
     "fetchOffset.numRetries": "how often what failed is tried again",
@@ -60,7 +59,7 @@ OPTIONS: Final[Mapping[str, str]] = {
 }
 TLS_OPTIONS: Final = ("tlsCert", "tlsKey", "tlsCa")
 STREAMING_ONLY: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
-BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "pushdown")
+BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 
 
 class Connection(NamedTuple):
@@ -102,7 +101,6 @@ class Options(NamedTuple):
     uncommitted: bool
     """Entries of transactions are read whatever becomes of them."""
     fail_on_data_loss: bool
-    pushdown: bool
     nullable: frozenset[str] = frozenset()
     """Columns that the query's own schema would let be null. None ever is, but Spark wants them declared as it says."""
 
@@ -125,7 +123,6 @@ def parse(given: Mapping[str, str], *, streaming: bool | None) -> Options:
         max_records=reading.number("maxRecordsPerPartition", 0, least=1),
         uncommitted=_is_uncommitted(reading),
         fail_on_data_loss=reading.flag("failOnDataLoss", default=True),
-        pushdown=reading.flag("pushdown", default=False),
     )
 
 
@@ -148,12 +145,19 @@ _CALLED_OTHERWISE: Final = {
     "kafka.isolation.level": "isolationLevel",
 }
 """What people try who know Kafka's source, or those of files."""
+_IMPOSSIBLE: Final = {
+    "pushdown": "Spark takes what it hands down of one query's conditions for others of the same DataFrame; "
+    "say startingOffsets and endingOffsets, or startingTimestamp and endingTimestamp"
+}
+"""What people look for, and why it cannot be had."""
 
 
 def check_names(given: Mapping[str, str], known: Mapping[str, str]) -> None:
     """Whether all options are among those that are known, each with what it says."""
     names = {name.lower(): name for name in known}
     for name, value in given.items():
+        if name.lower() in _IMPOSSIBLE:
+            raise BadOption(f"there is no option {name} (its value is {value!r}): {_IMPOSSIBLE[name.lower()]}")
         if name.lower() not in names:
             other = _CALLED_OTHERWISE.get(name.lower(), "").lower()
             close = [other] if other in names else difflib.get_close_matches(name.lower(), names, n=1)

@@ -9,22 +9,10 @@ one that cannot be imported would disable all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,8 +41,7 @@ class VarlogDataSource(DataSource):
         return spark_schema(parse(self.options, streaming=None).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = self._parsed(schema, streaming=False)
-        return PushingReader(options) if options.pushdown else Reader(options)
+        return Reader(self._parsed(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         from varlog.spark.streaming import StreamReader  # noqa: PLC0415
@@ -135,53 +122,7 @@ class Reader(DataSourceReader):
         planning.check_log_streams(log, self._options)
         extent = await planning.extent_of(log)
         begin, end = await planning.range_of(log, extent, self._options)
-        begin, end = await self._narrowed(log, begin, end)
         return await planning.partitions_of(log, extent, begin, end, self._options) if begin < end else []
-
-    async def _narrowed(self, log: varlog.Log, begin: int, end: int) -> tuple[int, int]:  # noqa: ARG002
-        return begin, end
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
-
-
-class PushingReader(Reader):
-    """A batch query whose conditions on `glsn` and `timestamp` limit what is read.
-
-    Spark refuses a reader that has `pushFilters` unless it is configured for it; so it is a class of its own. All
-    conditions are left for Spark to check again, so here they only need to exclude nothing that fulfils them.
-    """
-
-    def __init__(self, options: Options) -> None:
-        super().__init__(options)
-        self._conditions: list[tuple[str, str, Any]] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        for condition in filters:
-            match condition:
-                case EqualTo((column,), value):
-                    self._conditions += [(column, ">=", value), (column, "<=", value)]
-                case In((column,), values) if values and None not in values:
-                    self._conditions += [(column, ">=", min(values)), (column, "<=", max(values))]
-                case GreaterThan((column,), value) | GreaterThanOrEqual((column,), value):
-                    self._conditions.append((column, ">=", value))
-                case LessThan((column,), value) | LessThanOrEqual((column,), value):
-                    self._conditions.append((column, "<=", value))
-                case _:
-                    pass
-        return filters
-
-    async def _narrowed(self, log: varlog.Log, begin: int, end: int) -> tuple[int, int]:
-        for column, side, value in self._conditions:
-            if column == "glsn" and isinstance(value, int):
-                low, high = value, value + 1
-            elif column == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
-                microseconds = max(0, round(value.timestamp() * 1_000_000))
-                low, high = await log.find_time(max(0, microseconds - 1)), await log.find_time(microseconds + 2)
-            else:
-                continue
-            if side == ">=":
-                begin = max(begin, low)
-            else:
-                end = min(end, high)
-        return begin, end

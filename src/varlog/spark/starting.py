@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 RUNTIME: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 """What a session can be told at any time."""
