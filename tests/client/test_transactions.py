@@ -135,6 +135,10 @@ def test_a_number_is_committed_once(cluster: Path, ordering: str) -> None:
             await other.begin("job", number=1)
         assert await seen(other) == [b"3", b"4"]
         assert [(one.name, one.number, one.glsn) for one in await log.transaction_names()] == [("job", 4, glsn)]
+        verdict = await other._verdicts.at(glsn, other._deadline(None))
+        assert verdict is not None
+        assert [entries for _, entries in verdict.parts] == [1]
+        assert await other._verdicts.at(glsn - 1, other._deadline(None)) is None
         await log.forget_transactions("job")
         assert await log.transaction_names() == []
 

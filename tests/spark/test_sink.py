@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,23 @@ def test_P1_a_micro_batch_that_spark_repeats_is_not_written_again(query: Query, 
     assert sorted(seen(topic)) == sorted(expected + source.payloads(151, 251)), "in whatever partitions its rows come"
     with topic.log() as log:
         assert log.tail() == tail + 101, "nor was anything written that is not seen, but the commit of what was new"
+    assert nothing_is_open(topic)
+
+
+def test_an_old_copy_of_a_checkpoint_is_an_error_before_rows_are_passed_over(
+    query: Query, source: Topic, topic: Topic, tmp_path: Path
+) -> None:
+    source.write_numbers(10)
+    query.run()
+    old = shutil.copytree(query.checkpoint, tmp_path / "old")
+    source.write_numbers(10)
+    query.run()
+    source.write_numbers(10)
+    query.checkpoint = old
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"ConsistencyViolation: .* with 10 rows, and now has 20"):
+            query.run()
+    assert sorted(seen(topic)) == sorted(source.payloads(1, 21))
     assert nothing_is_open(topic)
 
 

@@ -102,6 +102,39 @@ def test_P1_what_the_first_driver_committed_the_second_does_not_write_again(topi
     assert seen(topic) == [b"of the first"], "however often that is said"
 
 
+def test_a_number_that_was_committed_with_other_rows_is_an_error(topic: Topic) -> None:
+    """An old copy of a checkpoint has Spark plan a micro-batch anew, with more input than it had."""
+    commit(topic, write(topic, FIRST, [b"a"], [b"b"]), write(topic, FIRST, [b"c"]))
+    more = [write(topic, SECOND, [b"a", b"b"], [b"c"]), Share(), write(topic, SECOND, [b"d"])]
+    with pytest.raises(errors.ConsistencyViolation, match=r"number 7 .* at 4 with 3 rows, and now has 4.*old copy"):
+        commit(topic, *more)
+    commit(topic, *more[:2])
+    later = FIRST._replace(number=8)
+    commit(topic, write(topic, later, [b"e"]))
+    with pytest.raises(errors.ConsistencyViolation, match="number 8 was committed since, at 6"):
+        commit(topic, *more[:2])
+    assert seen(topic) == [b"a", b"b", b"c", b"e"]
+
+
+def test_rows_of_tasks_that_began_before_it_was_known_are_counted_as_well(topic: Topic) -> None:
+    first = write(topic, FIRST, [b"a"])
+    commit(topic, write(topic, SECOND, [b"a", b"b"]))
+    assert first.part is not None
+    commit(topic, first, write(topic, FIRST, [b"b"]))
+    with pytest.raises(errors.ConsistencyViolation, match="with 2 rows, and now has 3"):
+        commit(topic, first, write(topic, FIRST, [b"b", b"c"]))
+    with pytest.raises(errors.ConsistencyViolation, match="with 2 rows, and now has 1"):
+        commit(topic, first)
+    assert seen(topic) == [b"a", b"b"]
+
+
+def test_a_commit_that_is_trimmed_is_taken_for_the_same(topic: Topic) -> None:
+    commit(topic, write(topic, FIRST, [b"a"]))
+    with topic.log() as log:
+        log.trim(log.append(b"behind it").glsn)
+    commit(topic, write(topic, SECOND, [b"a"]))
+
+
 def test_a_commit_of_shares_of_different_transactions_is_refused(topic: Topic) -> None:
     ours, theirs = write(topic, FIRST, [b"a"]), write(topic, Attempt("spark/another", "run"), [b"b"])
     with pytest.raises(errors.TransactionAborted, match=rf"wrote in transaction {theirs.txid}, and it has become"):

@@ -2,10 +2,10 @@
 
 A `VerdictFeed` reads nothing but verdicts, from a position on, in order. Who ends a transaction asks for its fate up to
 a position (`Verdicts.fate`); stretches of the log that were looked through for that are kept a while, so that the next
-question goes on where the last one ended. A reader that has met a transaction which is not decided is held by it
-(`Holding`): it looks for the verdict, and if nobody pronounces one in time, has it expire. How long it has held anybody
-is remembered from one reader to the next, and after a while the register is asked how old it is: many short reads do
-not wait any longer than a long one.
+question goes on where the last one ended. Who knows where a verdict is can read it (`Verdicts.at`). A reader that has
+met a transaction which is not decided is held by it (`Holding`): it looks for the verdict, and if nobody pronounces one
+in time, has it expire. How long it has held anybody is remembered from one reader to the next, and after a while the
+register is asked how old it is: many short reads do not wait any longer than a long one.
 
 A topic without transactions never has any of this at work.
 """
@@ -27,7 +27,7 @@ from varlog.client.session import Session
 from varlog.client.streaming import Chained, Streaming
 from varlog.core.committed import PRONOUNCE_AGAIN, Committed, Held
 from varlog.core.content import Tagged
-from varlog.core.fates import Fate, Fates, Key
+from varlog.core.fates import Fate, Fates, Key, verdict_of
 from varlog.core.merging import Chunk
 from varlog.core.messages import Transactions
 from varlog.types import GLSN, TopicID, TransactionID
@@ -260,6 +260,29 @@ class Verdicts:
                 f"verdicts on transaction {txid} were read up to {stretch.fates.position - 1}, not up to {upto}, in "
                 "time; see `varlog status` for nodes that are down"
             ) from None
+
+    async def at(self, glsn: int, deadline: float) -> Verdict | None:
+        """The verdict that is at a position; None if there is none. Raises `Trimmed` if it can no longer be read."""
+        found: asyncio.Future[Verdict | None] = self.loop.create_future()
+
+        def take(_feed: VerdictFeed, chunk: Chunk) -> None:
+            if not found.done():
+                found.set_result(verdict_of(chunk.stored[6]))
+
+        def stopped(_feed: VerdictFeed, error: errors.VarlogError | None) -> None:
+            if not found.done():
+                found.set_exception(copy(error) if error is not None else errors.Closed("the log was closed"))
+
+        feed = self.feed(glsn, glsn + 1, take, stopped)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await found
+        except TimeoutError:
+            raise errors.DeadlineExceeded(
+                f"the verdict at {glsn} was not read in time; see `varlog status` for nodes that are down"
+            ) from None
+        finally:
+            feed.close()
 
     def wait(self, key: Key, since: float) -> Wait:
         """From when on a transaction has held a reader; what is said now, if it is the first."""

@@ -7,8 +7,10 @@ parts of those tasks that Spark counts, so what a failed, repeated or speculativ
 A micro-batch has a transaction named after the query, whose number is that of the micro-batch. Whoever begins it later
 under the same number, or a smaller one, is told that it has been committed, and writes nothing: so a micro-batch that
 Spark repeats, because the driver died before it had noted its end, is recognised, into whatever partitions its rows
-come this time. Every run of a query has a token of its own; a run that begins a micro-batch takes it from an earlier
-run that may still be at it.
+come this time. Its rows are counted all the same, and the COMMIT says how many it had: if these are not as many, or a
+later number was committed since, this is another micro-batch of the same number, as an old copy of a checkpoint makes
+them. Then the query ends with an error, before it passes over rows that nobody has written. Every run of a query has a
+token of its own; a run that begins a micro-batch takes it from an earlier run that may still be at it.
 
 What always holds: rows are visible if, and only if, the COMMIT of the driver is the first verdict on their transaction.
 Whoever dies on the way there leaves nothing that anybody sees: the next run of the query ends the transaction, or it
@@ -56,6 +58,8 @@ class Share(NamedTuple):
     part: Part | None = None
     is_done: bool = False
     """It was told that all this has been committed before."""
+    rows: int = 0
+    """How many it had."""
     refused: str = ""
     """Why the transaction is none any more. The task then does not fail, because to try it again could not help."""
 
@@ -72,10 +76,11 @@ def write(options: SinkOptions, attempt: Attempt, batches: Iterator[pa.Array]) -
     with connections.log(options.connection) as log:
         try:
             transaction = connections.run(_begun(log, options, attempt))
-            return Share(attempt, transaction.id, _part(transaction, options, chain([first], batches)))
+            part = _part(transaction, options, chain([first], batches))
+            return Share(attempt, transaction.id, part, rows=part.entries)
         except errors.AlreadyCommitted as error:
             _log.info("nothing is written again: %s", error)
-            return Share(attempt, is_done=True)
+            return Share(attempt, is_done=True, rows=sum(map(len, chain([first], batches))))
         except errors.TransactionAborted as error:
             return Share(attempt, refused=str(error))
 
@@ -116,25 +121,25 @@ def _part(transaction: Transaction, options: SinkOptions, batches: Iterable[pa.A
 def commit(options: SinkOptions, shares: Sequence[Share]) -> None:
     """Make visible what the tasks have written, all of it at once. Nothing is to be done if there is nothing, or if it
     has been done before. What it raises says whether it may have happened; it may be repeated."""
-    written = [share for share in shares if share.part is not None]
-    done = next((share for share in shares if share.is_done), None)
-    if done is not None:
-        _log.warning("%s had been written and committed before, and is not written again", _named(done.attempt))
-        if written:  # by tasks that began before this was known
-            abort(options, written)
-        return
     for share in shares:
         if share.refused:
             raise errors.TransactionAborted(share.refused)
-    if not written:
+    attempt = next((share.attempt for share in shares if share.attempt is not None), None)
+    if attempt is None:
         return
-    attempt = written[0].attempt
-    assert attempt is not None, "who has a part has one of something"
+    written = [share for share in shares if share.part is not None]
+    is_done = len(written) < sum(share.attempt is not None for share in shares)
     with connections.log(options.connection) as log:
         try:
-            connections.run(_committed(log, options, attempt, written))
+            if not is_done:
+                connections.run(_committed(log, options, attempt, written))
+                return
         except errors.AlreadyCommitted as error:
-            _log.warning("%s is not written again: %s", _named(attempt), error)
+            _log.info("nothing is written again: %s", error)
+        connections.run(_check_same(log, options, attempt, sum(share.rows for share in shares)))
+    _log.warning("%s had been written and committed before, and is not written again", _named(attempt))
+    if is_done and written:  # by tasks that began before this was known
+        abort(options, written)
 
 
 async def _committed(log: varlog.Log, options: SinkOptions, attempt: Attempt, written: Sequence[Share]) -> None:
@@ -146,6 +151,34 @@ async def _committed(log: varlog.Log, options: SinkOptions, attempt: Attempt, wr
             f"{transaction.id} since; nothing of it is visible"
         )
     await transaction.commit([share.part for share in written if share.part is not None], timeout=options.delivery)
+
+
+async def _check_same(log: varlog.Log, options: SinkOptions, attempt: Attempt, rows: int) -> None:
+    """Whether rows that were not written are those that were committed before, as far as can be told."""
+    names = await log.transaction_names(timeout=options.delivery)
+    known = next((one for one in names if one.name == attempt.name), None)
+    if attempt.number is None:
+        return
+    if known is None or known.number < attempt.number:  # whoever found it in the log could not tell the register
+        raise errors.Unknown(f"where {_named(attempt)} was committed is not known yet; start the query again")
+    if known.number > attempt.number:
+        raise _not_the_same(attempt, f"number {known.number} was committed since, at {known.glsn}")
+    try:
+        verdict = await log._verdicts.at(known.glsn, log._deadline(options.delivery))
+    except (errors.Trimmed, errors.Lost) as error:
+        _log.warning("whether %s had the same %d rows cannot be told: %s", _named(attempt), rows, error)
+        return
+    committed = sum(entries for _, entries in verdict.parts) if verdict is not None else 0
+    if rows != committed:
+        raise _not_the_same(attempt, f"it was committed at {known.glsn} with {committed} rows, and now has {rows}")
+
+
+def _not_the_same(attempt: Attempt, why: str) -> errors.ConsistencyViolation:
+    return errors.ConsistencyViolation(
+        f"{_named(attempt)} is not what was written under that number: {why}. Either the query was started with an old "
+        "copy of its checkpoint, or it makes other rows of the same input. Nothing was written now. Start it with its "
+        "latest checkpoint, or with a new one from where it has written to"
+    )
 
 
 def abort(
@@ -166,6 +199,5 @@ def abort(
         _log.warning("a transaction may stay open until it expires, for %g s: %s", options.expires, error)
 
 
-def _named(attempt: Attempt | None) -> str:
-    assert attempt is not None, "who has something to say was in an attempt"
+def _named(attempt: Attempt) -> str:
     return attempt.name if attempt.number is None else f"{attempt.name} number {attempt.number}"
