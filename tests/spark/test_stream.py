@@ -138,6 +138,22 @@ def test_a_checkpoint_of_another_log_is_refused(spark: SparkSession, topic: Topi
         sink.run(topic.stream(spark))
 
 
+def test_log_streams_are_checked_whenever_a_query_is_started(spark: SparkSession, topic: Topic, sink: Sink) -> None:
+    """Otherwise one that is started again would pass over what it does not find."""
+    topic.write_numbers(100)
+    sink.run(topic.stream(spark, startingOffsets="earliest"))
+    topic.write_numbers(100)
+    refused = "BadOption: option logStreams = '4000000'; allowed are those of topic"
+    with pytest.raises(StreamingQueryException, match=refused):
+        sink.run(topic.stream(spark, logStreams=4_000_000))
+    sink.run(topic.stream(spark))
+    for name in ("1", ".1.crc"):
+        (sink.checkpoint / "commits" / name).unlink(missing_ok=True)
+    with pytest.raises(StreamingQueryException, match=refused):
+        sink.run(topic.stream(spark, logStreams=4_000_000))
+    assert sink.glsns() == list(range(1, 201))
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

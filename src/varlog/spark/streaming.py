@@ -77,6 +77,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"glsn": connections.ask(self._options.connection, find)}
 
     async def _end_of_batch(self, log: varlog.Log, begin: int, limit: ReadLimit) -> int:
+        planning.check_log_streams(log, self._options)
         end = await planning.latest_of(log, self._options)
         if begin > end and begin > (tail := await log.tail()) + 1:
             raise errors.ConsistencyViolation(
@@ -99,6 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
 
         async def plan(log: varlog.Log) -> list[Range]:
+            planning.check_log_streams(log, self._options)
             extent = await planning.extent_of(log)
             return await planning.partitions_of(log, extent, begin, behind, self._options)
 
