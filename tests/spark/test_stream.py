@@ -12,9 +12,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
+import varlog.sync
 from tests.spark.topics import Topic
+from varlog import errors
+from varlog.spark.options import parse
+from varlog.spark.streaming import StreamReader
 
 SECONDS = 90.0
 
@@ -130,12 +135,31 @@ def test_a_checkpoint_of_another_log_is_refused(spark: SparkSession, topic: Topi
     topic.write_numbers(100)
     sink.run(topic.stream(spark, startingOffsets="earliest"))
     offset = sink.checkpoint / "offsets" / "0"
-    offset.write_text(offset.read_text().replace('{"glsn": 101}', '{"glsn": 500}'))
+    offset.write_text(offset.read_text().replace('{"glsn": 101,', '{"glsn": 500,'))
     (sink.checkpoint / "offsets" / ".0.crc").unlink(missing_ok=True)
     with pytest.raises(
         StreamingQueryException, match=r"has read up to 499, and topic .* ends at 100: it is another log"
     ):
         sink.run(topic.stream(spark))
+
+
+def test_an_offset_is_of_one_topic_whatever_its_name(topic: Topic) -> None:
+    reader = StreamReader(parse(topic.options(startingOffsets=1), streaming=True))
+    topic.write_numbers(100)
+    begin = reader.initialOffset()
+    end = reader.latestOffset(begin, ReadAllAvailable())
+    assert (begin["glsn"], end["glsn"], begin["topic"]) == (1, 101, end["topic"])
+    assert reader.reportLatestOffset() == end
+    with varlog.sync.admin(topic.path) as admin:
+        admin.remove_topic(topic.name)
+        admin.add_topic(topic.name, streams=2)
+    topic.write_numbers(200)
+    refused = f"has read topic number {end['topic']}, and .* it is another log than the one that the checkpoint is of"
+    with pytest.raises(errors.ConsistencyViolation, match=refused):
+        reader.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(errors.ConsistencyViolation, match=refused):
+        reader.partitions(begin, end)
+    assert reader.latestOffset({"glsn": 101}, ReadAllAvailable())["glsn"] == 201, "as older checkpoints have it"
 
 
 def test_log_streams_are_checked_whenever_a_query_is_started(spark: SparkSession, topic: Topic, sink: Sink) -> None:

@@ -1,9 +1,11 @@
 """The log as a stream: micro-batches that are consistent cuts.
 
-An offset is one number for all log streams, the next position to read: `{"glsn": 4711}`. Everything below it has been
-read and nothing from it on, so a micro-batch is a range of the total order, and what is in it has happened before
-whatever is not yet. A micro-batch that has to be repeated has the same range, and so the same rows: it ends before the
-first transaction that is not decided, so what it shows of transactions is decided as well.
+An offset is one number for all log streams, the next position to read, and the topic that it is of: `{"glsn": 4711,
+"topic": 1}`. Everything below it has been read and nothing from it on, so a micro-batch is a range of the total order,
+and what is in it has happened before whatever is not yet. A micro-batch that has to be repeated has the same range, and
+so the same rows: it ends before the first transaction that is not decided, so what it shows of transactions is decided
+as well. A topic's number is never given to another one, so a checkpoint is not taken for one of another log, not even
+of the same name. Offsets that were written before they had a topic are taken as they are.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where to stop, with the trigger AvailableNow."""
 
     def initialOffset(self) -> Offset:  # noqa: N802  # these are Spark's names
-        async def find(log: varlog.Log) -> int:
+        async def find(log: varlog.Log) -> Offset:
             planning.check_log_streams(log, self._options)
             extent = await planning.extent_of(log)
             begin = await planning.resolve(log, extent, self._options.start, self._options)
@@ -53,9 +55,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f"option startingOffsets = '{begin}': the log ends before {extent.end}; "
                     f"allowed is up to {extent.end}"
                 )
-            return begin
+            return _offset(log, begin)
 
-        return {"glsn": connections.ask(self._options.connection, find)}
+        return connections.ask(self._options.connection, find)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         if self._options.max_offsets:
@@ -65,19 +67,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._log_end()
+        self._target = self.reportLatestOffset()["glsn"]
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {"glsn": self._log_end()}
+        async def find(log: varlog.Log) -> Offset:
+            return _offset(log, await planning.latest_of(log, self._options))
+
+        return connections.ask(self._options.connection, find)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        async def find(log: varlog.Log) -> int:
-            return await self._end_of_batch(log, start["glsn"], limit)
+        async def find(log: varlog.Log) -> Offset:
+            self._check(log, start)
+            return _offset(log, await self._end_of_batch(log, start["glsn"], limit))
 
-        return {"glsn": connections.ask(self._options.connection, find)}
+        return connections.ask(self._options.connection, find)
+
+    def _check(self, log: varlog.Log, start: Offset) -> None:
+        """Whether a query can go on from there; asked whenever it does, because it may have been started anew."""
+        planning.check_log_streams(log, self._options)
+        known = int(log.topic.tpid)
+        if start.get("topic", known) != known:
+            raise errors.ConsistencyViolation(
+                f"the query has read topic number {start['topic']}, and {log.name!r} is number {known}: it is another "
+                "log than the one that the checkpoint is of; begin with a new checkpoint"
+            )
 
     async def _end_of_batch(self, log: varlog.Log, begin: int, limit: ReadLimit) -> int:
-        planning.check_log_streams(log, self._options)
         end = await planning.latest_of(log, self._options)
         if begin > end and begin > (tail := await log.tail()) + 1:
             raise errors.ConsistencyViolation(
@@ -100,7 +115,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
 
         async def plan(log: varlog.Log) -> list[Range]:
-            planning.check_log_streams(log, self._options)
+            self._check(log, start)
             extent = await planning.extent_of(log)
             return await planning.partitions_of(log, extent, begin, behind, self._options)
 
@@ -109,8 +124,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(self._options, partition)
 
-    def _log_end(self) -> int:
-        async def find(log: varlog.Log) -> int:
-            return await planning.latest_of(log, self._options)
 
-        return connections.ask(self._options.connection, find)
+def _offset(log: varlog.Log, glsn: int) -> Offset:
+    return {"glsn": glsn, "topic": int(log.topic.tpid)}
