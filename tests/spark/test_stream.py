@@ -193,3 +193,11 @@ def test_bad_input_ends_a_stream_at_once(
     with pytest.raises(PySparkException) as raised:
         sink.run(topic.stream(spark, **options))
     assert said in str(raised.value)
+    assert "UnboundLocalError" not in str(raised.value), "Spark's own error about a reader that there is not"
+
+
+def test_a_stream_with_a_schema_of_its_own_is_refused(spark: SparkSession, topic: Topic, sink: Sink) -> None:
+    stream = spark.readStream.format("varlog").options(**topic.options()).schema("value STRING").load()
+    with pytest.raises(StreamingQueryException, match="BadOption: a schema with the columns value; allowed") as raised:
+        sink.run(stream)
+    assert "UnboundLocalError" not in str(raised.value)

@@ -44,9 +44,13 @@ class VarlogDataSource(DataSource):
         return Reader(self._parsed(schema, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        from varlog.spark.streaming import StreamReader  # noqa: PLC0415
+        from varlog.errors import BadOption  # noqa: PLC0415
+        from varlog.spark.streaming import RefusedReader, StreamReader  # noqa: PLC0415
 
-        return StreamReader(self._parsed(schema, streaming=True))
+        try:
+            return StreamReader(self._parsed(schema, streaming=True))
+        except BadOption as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         from varlog.spark.sink import BatchWriter  # noqa: PLC0415
