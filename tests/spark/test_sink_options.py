@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     DateType,
@@ -17,6 +18,8 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    VariantType,
+    YearMonthIntervalType,
 )
 
 from varlog.errors import BadOption
@@ -110,12 +113,24 @@ def test_what_is_refused_is_named_with_what_is_allowed(given: dict[str, str], sa
         (
             {"a": DayTimeIntervalType()},
             {"json": "true"},
-            "column a is of type duration[us], for which there is no JSON",
+            "column a is of type INTERVAL DAY TO SECOND, for which there is no JSON; cast it to a STRING",
         ),
         (
             {"a": MapType(BYTES, INT)},
             {"json": "true"},
-            "column a has keys of type binary, which no JSON object can have",
+            "column a has keys of type BINARY, which no JSON object can have",
+        ),
+        ({"a": YearMonthIntervalType()}, {"json": "true"}, "column a is of type INTERVAL YEAR TO MONTH, for which"),
+        ({"a": VariantType()}, {"json": "true"}, "column a is of type VARIANT, for which there is no JSON"),
+        (
+            {"a": ArrayType(MapType(StringType(), StructType([StructField("v", VariantType())])))},
+            {"json": "true", "payload": "a"},
+            "column a.v is of type VARIANT",
+        ),
+        (
+            {"a": INT},
+            {"json": "true", "columns": "a,A"},
+            "option columns = 'a,A'; allowed is names of columns, each once",
         ),
     ],
 )

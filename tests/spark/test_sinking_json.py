@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.topics import Topic
 from varlog import limits
 from varlog.errors import InvalidArgument
 from varlog.spark.sink_options import Chosen, How
@@ -35,6 +36,7 @@ VALUES = {
     "map": "map('k', 1, 'quo\"te', NULL)",
     "maps": "map(1, array(map('a', DATE'2024-01-01')))",
     "empty": "CAST(array() AS ARRAY<INT>)",
+    "nothing": "array(NULL)",
     "none": "CAST(NULL AS STRING)",
 }
 
@@ -52,6 +54,14 @@ def test_the_json_of_rows_is_the_same_as_spark_s(spark: SparkSession) -> None:
 
         ours = frame.coalesce(1).mapInArrow(made, "made STRING").collect()
         assert [json.loads(row[0]) for row in ours] == theirs[behind:]
+
+
+def test_what_is_empty_and_has_no_type_is_written_as_well(spark: SparkSession, topic: Topic) -> None:
+    rows = spark.sql(
+        "SELECT array() AS a, map() AS m, array(map()) AS am, NULL AS n, 1.0D AS d, array(struct(1 AS x)) AS s"
+    )
+    rows.write.format("varlog").options(**topic.options(json=True)).mode("append").save()
+    assert topic.payloads(1, 2) == [b'{"a":[],"m":{},"am":[{}],"d":1,"s":[{"x":1}]}']
 
 
 def test_texts_come_back_whatever_is_in_them() -> None:

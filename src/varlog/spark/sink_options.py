@@ -115,6 +115,8 @@ def choose(schema: StructType, options: SinkOptions) -> Chosen:
         if not wanted:
             raise BadOption("the rows have no columns, so there is nothing to be written")
         places = tuple(_place(schema, name, "columns") for name in wanted)
+        if len(set(places)) < len(places):
+            raise refused("columns", ",".join(wanted), "names of columns, each once, whatever their case")
         return _named(schema, places, How.OBJECTS)
     place = _place(schema, options.column, PAYLOAD)
     if options.is_json:
@@ -130,12 +132,10 @@ def choose(schema: StructType, options: SinkOptions) -> Chosen:
 
 def _named(schema: StructType, places: tuple[int, ...], how: How) -> Chosen:
     if how is not How.BYTES:
-        from pyspark.sql.pandas.types import to_arrow_type  # noqa: PLC0415
-
         from varlog.spark.sinking_json import check_type  # noqa: PLC0415
 
         for place in places:
-            check_type(to_arrow_type(schema[place].dataType, timezone="UTC"), schema.names[place])
+            check_type(schema[place].dataType, schema.names[place])
     return Chosen(places, tuple(schema.names[place] for place in places), how)
 
 

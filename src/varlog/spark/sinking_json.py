@@ -2,7 +2,8 @@
 
 What comes out is what Spark's `to_json` makes of the same value, and `from_json` reads back: fields that are null are
 left out of an object, binary is base64, numbers that JSON does not know are texts ("NaN"). One thing is more exact:
-times have microseconds, and those with a zone are always given in UTC.
+times have microseconds, and those with a zone are always given in UTC. Numbers are the same, but may be written
+otherwise: 1 for 1.0, 1e+20 for 1.0E20.
 """
 
 from __future__ import annotations
@@ -13,6 +14,26 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from varlog.errors import BadOption
 
@@ -24,24 +45,31 @@ _CONTROL: Final = r"[\x00-\x1f]"
 _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 _NUMBERS: Final = {"nan": '"NaN"', "inf": '"Infinity"', "-inf": '"-Infinity"'}
 """As Arrow writes them, and as Spark reads them."""
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+_TIMES: Final = (DateType, TimestampType, TimestampNTZType)
+_PLAIN: Final = (BooleanType, *_WHOLE, DecimalType, StringType, *_TIMES)
+"""Whose texts are the same within quotes and without."""
 
 
-def check_type(kind: pa.DataType, name: str) -> None:
-    """Whether there is JSON for a type, and for all that is within it."""
-    if pa.types.is_struct(kind):
-        names = [field.name for field in kind]
-        if len(set(names)) < len(names):
+def check_type(kind: DataType, name: str) -> None:
+    """Whether there is JSON for a type of Spark's, and for all that is within it."""
+    if isinstance(kind, StructType):
+        if len(set(kind.names)) < len(kind.names):
             raise BadOption(f"column {name} has fields of the same name, which a JSON object cannot have")
         for field in kind:
-            check_type(field.type, f"{name}.{field.name}")
-    elif pa.types.is_map(kind):
-        if not _is_plain(kind.key_type):
-            raise BadOption(f"column {name} has keys of type {kind.key_type}, which no JSON object can have")
-        check_type(kind.item_type, name)
-    elif _is_list(kind):
-        check_type(kind.value_type, name)
-    elif not (_is_plain(kind) or _is_bytes(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
-        raise BadOption(f"column {name} is of type {kind}, for which there is no JSON; cast it to a STRING")
+            check_type(field.dataType, f"{name}.{field.name}")
+    elif isinstance(kind, MapType):
+        if not isinstance(kind.keyType, (*_PLAIN, NullType)):
+            raise BadOption(f"column {name} has keys of type {_said(kind.keyType)}, which no JSON object can have")
+        check_type(kind.valueType, name)
+    elif isinstance(kind, ArrayType):
+        check_type(kind.elementType, name)
+    elif not isinstance(kind, (*_PLAIN, BinaryType, FloatType, DoubleType, NullType)):
+        raise BadOption(f"column {name} is of type {_said(kind)}, for which there is no JSON; cast it to a STRING")
+
+
+def _said(kind: DataType) -> str:
+    return kind.simpleString().upper()
 
 
 def objects(columns: Sequence[pa.Array], names: Sequence[str]) -> pa.Array:
@@ -142,9 +170,3 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
-
-
-def _is_plain(kind: pa.DataType) -> bool:
-    """Whether its texts are the same within quotes and without."""
-    checks = ("boolean", "integer", "decimal", "string", "large_string", "date", "timestamp")
-    return any(getattr(pa.types, f"is_{check}")(kind) for check in checks)
