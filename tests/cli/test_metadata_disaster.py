@@ -142,7 +142,7 @@ def test_rule5_nodes_stop_when_an_old_backup_is_restored_and_a_rebuild_brings_al
             for node in others:
                 assert await node.ended() == Exit.PROTECTED
                 assert "its metadata was restored from an older state" in node.said()
-            assert await restarted.ended() == Exit.ENVIRONMENT
+            assert await restarted.ended() == Exit.PROTECTED
             assert "empty nothing: varlog metadata rebuild" in restarted.said()
             await cluster.kill(cluster.vmr, *cluster.managers)
 

@@ -157,7 +157,7 @@ def test_B4_one_log_stream_on_two_volumes(tmp_path: Path) -> None:
         daemon = place.vsn()
         daemon.flags = ["--volumes", f"{tmp_path}/second"]
         code, said = await refusal(daemon)
-        assert code == Exit.ENVIRONMENT
+        assert code == Exit.PROTECTED
         assert "log stream 5 is on two volumes" in said
 
     run(tmp_path, test)
@@ -197,7 +197,7 @@ def test_B11_a_data_directory_that_is_not_this_node_s(wrong: str, told: str, tmp
                 registered(tmp_path / "second", seed=b"t")
                 daemon.flags = ["--volumes", f"{tmp_path}/second"]
         code, said = await refusal(daemon)
-        assert code == Exit.ENVIRONMENT
+        assert code == Exit.PROTECTED
         assert "WrongIdentity" in said
         assert told in said
         assert str(place.volume) in said
@@ -226,7 +226,7 @@ def test_B11_a_copy_of_a_node_s_directory(tmp_path: Path) -> None:
         await node.start()
         copied = place.vsn("copy", metadata_repository=vmr.address, volumes=f"{tmp_path}/copy")
         await copied.start()
-        assert await copied.ended() == Exit.ENVIRONMENT
+        assert await copied.ended() == Exit.PROTECTED
         assert "WrongIdentity" in copied.said()
         assert "they are a copy" in copied.said()
         assert node.alive

@@ -111,6 +111,7 @@ def test_a_second_signal_also_ends_one_whose_loop_is_stuck() -> None:
         ("port-taken", Exit.ENVIRONMENT, "CannotListen: 127.0.0.1:1 is taken"),
         ("permission", Exit.ENVIRONMENT, "PermissionError: [Errno 13] Permission denied: '/volume'"),
         ("inconsistent", Exit.PROTECTED, "ConsistencyViolation: two answers"),
+        ("wrong-identity", Exit.PROTECTED, "WrongIdentity: another node's volumes"),
         ("poisoned", Exit.PROTECTED, "Poisoned: fsync failed"),
         ("journal", Exit.PROTECTED, "JournalCorrupt: a frame is damaged in journal at offset 64"),
         ("group", Exit.PROTECTED, "Poisoned: p"),

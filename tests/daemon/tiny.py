@@ -23,6 +23,7 @@ RAISED: dict[str, Callable[[], BaseException]] = {
     "port-taken": lambda: errors.CannotListen("127.0.0.1:1 is taken"),
     "permission": lambda: PermissionError(13, "Permission denied", "/volume"),
     "inconsistent": lambda: errors.ConsistencyViolation("two answers"),
+    "wrong-identity": lambda: errors.WrongIdentity("another node's volumes"),
     "poisoned": lambda: errors.Poisoned("fsync failed"),
     "journal": lambda: errors.JournalCorrupt("a frame is damaged", segment="journal", offset=64),
     "mistake": lambda: KeyError("no such thing"),

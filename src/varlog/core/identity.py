@@ -88,9 +88,9 @@ def admit(snid: StorageNodeID, recorded: Recorded, boot: int, secret: str, next_
         if generation_of(recorded.boot) < recorded.generation > generation_of(boot):
             raise errors.Conflict(f"storage node {snid} is about to be given a new identity")
         raise errors.WrongIdentity(
-            f"the volumes are not those of storage node {snid} as it was last seen: they are a copy, or an older state "
-            "of them, or another node's; start it with its own volumes, or empty them to begin anew. If metadata was "
-            "restored from a backup that is older than the node's last start, empty nothing: varlog metadata rebuild"
+            "if metadata was restored from a backup that is older than the node's last start, empty nothing: varlog "
+            f"metadata rebuild. Else the volumes are not those of storage node {snid} as it was last seen: they are a "
+            "copy, or an older state of them, or another node's; start it with its own, or empty them to begin anew"
         )
     if boot < recorded.boot:
         raise errors.WrongIdentity(

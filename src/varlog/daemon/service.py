@@ -56,6 +56,7 @@ _EXITS: Final[tuple[tuple[type[BaseException], Exit], ...]] = (
     (errors.ConsistencyViolation, Exit.PROTECTED),
     (errors.Corrupt, Exit.PROTECTED),
     (errors.Poisoned, Exit.PROTECTED),
+    (errors.WrongIdentity, Exit.PROTECTED),
     (errors.MalformedSnapshot, Exit.PROTECTED),
     (errors.MalformedMetadata, Exit.PROTECTED),
     (VarlogError, Exit.ENVIRONMENT),
