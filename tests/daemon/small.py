@@ -66,7 +66,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
     runner.run(whole())
     runner.close()  # not after a failure: uvloop would wait here for whatever the test has left open
-    assert not strays
+    assert not strays, strays
 
 
 async def until(holds: Callable[[], bool]) -> None:
@@ -154,14 +154,8 @@ class Small:
         await self.start_vmr(address)
 
     async def start_manager(self, **options: Any) -> ManagerServer:
-        config = ManagerConfig(
-            cluster=CID,
-            secret_file=str(self.secret_file),
-            listen=ANY_PORT,
-            metadata_repository=self.vmr.address,
-            http=None,
-            **options,
-        )
+        about: dict[str, Any] = {"listen": ANY_PORT, "metadata_repository": self.vmr.address, "http": None}
+        config = ManagerConfig(cluster=CID, secret_file=str(self.secret_file), **(about | options))
         self.managers.append(await ManagerServer.start(config))
         return self.managers[-1]
 

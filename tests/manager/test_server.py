@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.proxy import BreakingProxy
 from tests.daemon.small import CID, TOPIC, Small, cluster, run, until
 from tests.storagenode.gated import GatedFileSystem
 from varlog import errors, limits
@@ -309,5 +310,30 @@ def test_the_health_and_the_metrics_of_a_manager(tmp_path: Path) -> None:
             await small.stop_vmr()
             await until(lambda: not manager.is_connected)
             assert health(manager).status == "disconnected"
+            assert health(manager).details["silent"] == []
 
+    run(main())
+
+
+def test_a_manager_goes_on_asking_the_nodes_while_the_metadata_repository_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            await small.start_vmr()
+            async with await BreakingProxy.start(small.vmr.address) as proxy:
+                manager = await small.start_manager(metadata_repository=proxy.address)
+                await small.start_node(1)
+                await small.add_nodes()
+                await until(lambda: health(manager).status == "ok")
+                proxy.block()
+                await until(lambda: health(manager).status == "disconnected")
+                assert health(manager).details["metadata_repository"] == f"{proxy.address}: does not answer"
+                assert manager.answering == [1]
+                await proxy.heal()
+                await until(lambda: health(manager).status == "ok")
+                await small.stop_manager(manager)
+                await proxy.wait_until(lambda: not proxy.connections)
+
+    monkeypatch.setattr(limits, "NODE_LEASE_SECONDS", 3.0)
     run(main())

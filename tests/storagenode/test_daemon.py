@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.daemon.small import CID, cluster, run, until
+import pytest
+
+from tests.cluster.proxy import BreakingProxy
+from tests.daemon.small import CID, Small, cluster, run, until
+from varlog import limits
 from varlog.core.messages import Scan, ScanReply
 from varlog.daemon.metrics import Metrics
 from varlog.storagenode.daemon import declare, health
@@ -61,5 +65,40 @@ def test_M12_the_health_of_a_node(tmp_path: Path) -> None:
             next(iter(node.replicas)).executor.on_corrupt()
             assert health(node).status == "degraded"
             assert health(node).details["in_need_of_repair"] == [1]
+
+    run(test())
+
+
+def test_a_metadata_repository_that_hangs_is_told_from_one_that_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test() -> None:
+        async with Small(tmp_path) as small:
+            await small.start(nodes=0, streams=0)
+            async with await BreakingProxy.start(small.vmr.address) as proxy:
+                node = await small.start_node(1, metadata_repository=proxy.address)
+                await small.add_nodes()
+                await until(lambda: health(node).status == "ok")
+                proxy.block()
+                await until(lambda: health(node).status == "disconnected")
+                assert node.is_connected
+                assert health(node).details["metadata_repository"] == f"{proxy.address}: does not answer"
+                await proxy.heal()
+                await until(lambda: health(node).status == "ok")
+                await small.stop_node(1)
+                await proxy.wait_until(lambda: not proxy.connections)
+
+    monkeypatch.setattr(limits, "NODE_LEASE_SECONDS", 2.0)
+    run(test())
+
+
+def test_a_node_that_nobody_has_added_says_so(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with cluster(tmp_path, nodes=0, streams=0) as small:
+            node = await small.start_node(1)
+            await until(lambda: health(node).status == "not registered")
+            assert health(node).details["metadata_repository"] == "connected"
+            await small.add_node(node)
+            await until(lambda: health(node).status == "ok")
 
     run(test())

@@ -56,6 +56,13 @@ class Repositories:
     def leader(self) -> Connection | None:
         return self._following.leader
 
+    def told(self, *, answers: bool) -> str:
+        """How it is with the one that leads, in words; `answers` says whether it has answered lately."""
+        leader = self._following.leader
+        if leader is None:
+            return self.missing()
+        return "connected" if answers else f"{leader.remote}: does not answer"
+
     def missing(self) -> str:
         """Why there is none to speak to, of each of them."""
         return "; ".join(f"{link.address}: {_state(link)}" for link in self._links)

@@ -39,13 +39,15 @@ def _steps(manager: ManagerServer) -> Labelled:
 
 
 def health(manager: ManagerServer) -> Health:
-    silent = sorted(set(manager.registered) - set(manager.answering))
-    status = "ok" if manager.is_connected and not silent else "degraded" if silent else "disconnected"
+    """Whether it does its part: the metadata repository answers it, and if it leads, so do all nodes. Which nodes are
+    silent is for the one that leads to say."""
+    silent = sorted(set(manager.registered) - set(manager.answering)) if manager.leads else []
+    status = "disconnected" if not manager.is_answered else "degraded" if silent else "ok"
     details = {
         "address": manager.address,
         "role": "leading" if manager.leads else "standing by",
         "leader": manager.leader_elsewhere or None,
-        "metadata_repository": "connected" if manager.is_connected else manager.repositories.missing(),
+        "metadata_repository": manager.repositories.told(answers=manager.is_answered),
         "storage_nodes": manager.registered,
         "silent": silent,
         "doing": manager.doing,

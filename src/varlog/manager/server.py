@@ -192,6 +192,11 @@ class ManagerServer:
         return self.peers.at(METADATA_REPOSITORY) is not None
 
     @property
+    def is_answered(self) -> bool:
+        """Whether that one has answered lately: one that hangs keeps its connections."""
+        return self.is_connected and self._lookout.metadata_silence(self._loop.time()) <= limits.NODE_LEASE_SECONDS
+
+    @property
     def leads(self) -> bool:
         """Whether it is the manager that acts. One that has slept may have been replaced, and asks before it acts."""
         return self._is_registered and self.is_connected and self._loop.time() - self._due < SILENT_SECONDS

@@ -30,6 +30,8 @@ class Announcing:
         """The metadata repository had no time to listen, or believes the node to be somewhere else."""
         self.refusal = ""
         """Why the node takes no part although it is registered."""
+        self.is_unknown = False
+        """It is not registered."""
 
     @property
     def boot(self) -> int:
@@ -38,6 +40,10 @@ class Announcing:
     @property
     def is_identified(self) -> bool:
         return self._prover.is_identified
+
+    @property
+    def was_refused(self) -> bool:
+        return self.is_unknown or bool(self.refusal)
 
     def announce(self, request: int, address: str) -> AnnounceNode:
         """What to say after every connect, and whenever it is due."""
@@ -49,10 +55,13 @@ class Announcing:
         outcome = self._prover.on_decided(answer)
         self.is_due = outcome is Outcome.LATER
         if outcome in _TAKES_PART:
-            self.refusal = ""
+            self.is_unknown, self.refusal = False, ""
+        elif answer.code == errors.UnknownNode.code:
+            self.is_unknown, self.refusal = True, ""
+            self._log.warning("not registered", reason=answer.detail)
         elif answer.code and answer.detail != self.refusal:
+            self.is_unknown, self.refusal = False, answer.detail
             self._log.info("not taking part", reason=answer.detail)
-            self.refusal = answer.detail if answer.code != errors.UnknownNode.code else ""
         return outcome
 
     def adopt(self, message: AdoptIdentity) -> IdentityAdopted:

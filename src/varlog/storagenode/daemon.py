@@ -30,23 +30,27 @@ def main(config: StorageNodeConfig, fs: FileSystem | None = None) -> int:
 
 
 def health(node: StorageNodeServer) -> Health:
-    """Whether it serves: it is connected to the metadata repository, which knows it, and none of its replicas needs
-    repair."""
+    """Whether it serves: the metadata repository answers and knows it, and none of its replicas needs repair."""
     replicas = [replica.executor.info() for replica in node.replicas]
     broken = [replica.lsid for replica in replicas if not replica.healthy]
-    refusal = node.announcing.refusal
-    status = "disconnected" if not node.is_connected else "refused" if refusal else "ok"
-    if broken:
-        status = "degraded"
     details = {
         "snid": node.snid,
         "address": node.address,
-        "metadata_repository": "connected" if node.is_connected else node.repositories.missing(),
-        "refused": refusal or None,
+        "metadata_repository": node.repositories.told(answers=node.is_answered),
+        "refused": node.announcing.refusal or None,
         "log_streams": {replica.lsid: replica.state.name for replica in replicas},
         "in_need_of_repair": broken,
     }
-    return Health(status, details)
+    return Health("degraded" if broken else _standing(node), details)
+
+
+def _standing(node: StorageNodeServer) -> str:
+    """How it stands with the metadata repository."""
+    if not node.is_answered:
+        return "disconnected"
+    if node.announcing.is_unknown:
+        return "not registered"
+    return "refused" if node.announcing.refusal else "ok"
 
 
 def declare(metrics: Metrics, node: StorageNodeServer) -> None:

@@ -217,6 +217,12 @@ class StorageNodeServer:
         """To a metadata repository that leads."""
         return self.peers.at(METADATA_REPOSITORY) is not None
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether that one has answered lately: one that hangs keeps its connections. It does not answer the reports of
+        a node that it has refused."""
+        return self.is_connected and (self.announcing.was_refused or self.node.chains.is_leased(self._loop.time()))
+
     async def stop(self) -> None:
         """Serve no more; finish what is being written; let go of the files."""
         self._is_stopping = True
