@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.shell import COMMAND, Dev, Shell
 from tests.cli.test_append import read_terminal
 from varlog.cli import manual, manual_cluster
@@ -113,18 +115,25 @@ def test_on_a_terminal_nothing_is_destroyed_without_a_yes(shell: Shell, topic: s
     assert shell.run("topic", "describe", topic).code == 1
 
 
-def test_who_is_at_a_terminal_is_asked_there_whatever_else_goes_elsewhere(shell: Shell, topic: str) -> None:
+@pytest.mark.parametrize("elsewhere", ["", ">/dev/null 2>&1"])
+@pytest.mark.parametrize(("typed", "code"), [(b"n\n", 1), (b"\x04", 1), (b"\x03", 130)])
+def test_who_is_at_a_terminal_is_asked_there_and_may_leave(
+    shell: Shell, topic: str, elsewhere: str, typed: bytes, code: int
+) -> None:
+    """Whatever else goes elsewhere; with a no, with Ctrl-D, or with Ctrl-C, which is typed once."""
     process, master = pty.fork()
     if not process:
-        command = f"{shlex.join(COMMAND)} topic remove {topic} >/dev/null 2>&1"
+        command = f"exec {shlex.join(COMMAND)} topic remove {topic} {elsewhere}"
         os.execve("/bin/sh", ["sh", "-c", command], shell.environment)
     shown = b""
     while b"[y/N]" not in shown:
         shown += os.read(master, 65536)
-    os.write(master, b"n\n")
+    os.write(master, typed)
+    while read_terminal(master):
+        pass
     _, status = os.waitpid(process, 0)
     os.close(master)
-    assert os.waitstatus_to_exitcode(status) == 1
+    assert os.waitstatus_to_exitcode(status) == code
     assert shell.run("topic", "describe", topic).code == 0
 
 

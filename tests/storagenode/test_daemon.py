@@ -11,7 +11,7 @@ from tests.daemon.small import CID, Small, cluster, run, until
 from varlog import limits
 from varlog.core.messages import Scan, ScanReply
 from varlog.daemon.metrics import Metrics
-from varlog.storagenode.daemon import declare, health
+from varlog.storagenode.daemon import declare, health, remind
 from varlog.types import GLSN, LogStreamID
 
 
@@ -92,13 +92,18 @@ def test_a_metadata_repository_that_hangs_is_told_from_one_that_answers(
     run(test())
 
 
-def test_a_node_that_nobody_has_added_says_so(tmp_path: Path) -> None:
+def test_a_node_that_nobody_has_added_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with cluster(tmp_path, nodes=0, streams=0) as small:
             node = await small.start_node(1)
             await until(lambda: health(node).status == "not registered")
             assert health(node).details["metadata_repository"] == "connected"
+            remind(node)
+            assert f"varlog node add {node.address}" in caplog.text
+            caplog.clear()
             await small.add_node(node)
             await until(lambda: health(node).status == "ok")
+            remind(node)
+            assert not caplog.text
 
     run(test())

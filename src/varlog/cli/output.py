@@ -138,16 +138,23 @@ def duration_of(seconds: float) -> str:
     return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
 
 
-def confirmed(question: str) -> bool:
+async def confirmed(question: str) -> bool:
     """Ask on the terminal before something is destroyed, also if nothing else goes there; whoever runs a script, which
-    has no terminal to type at, is not asked."""
+    has no terminal to type at, is not asked. The answer is waited for by the event loop, so that Ctrl-C ends it."""
+    from varlog.cli.inputs import lines_of  # noqa: PLC0415  # who is shown the list of commands need not wait for it
+
     if not sys.stdin.isatty():
         return True
+    _ask(f"{question} [y/N] ")
+    answer, *_ = await anext(lines_of(sys.stdin.fileno()), [b""])
+    return answer.strip().lower() in {b"y", b"yes"}
+
+
+def _ask(question: str) -> None:
     with ExitStack() as stack:
         asked = sys.stderr if sys.stderr.isatty() else stack.enter_context(open("/dev/tty", "w", encoding="utf-8"))
-        asked.write(f"{question} [y/N] ")
+        asked.write(question)
         asked.flush()
-    return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 def discard_stdout() -> None:

@@ -222,7 +222,7 @@ async def declare_lost_stream(
         what = f"log stream {lsid}: what it had from GLSN {lost.begin} to {lost.end - 1}"
         if not yes and not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise InvalidArgument(f"{what} would be lost for good; say --yes if that is meant")
-        if not yes and not confirmed(f"{what} has no copy any more. Declare it lost, for good?"):
+        if not yes and not await confirmed(f"{what} has no copy any more. Declare it lost, for good?"):
             return Exit.FAILED
         lost = await admin.declare_lost(lsid, gone=gone, timeout=at.patience)
     at.output.record({"log_stream": lsid, "lost_begin": lost.begin, "lost_end": lost.end})

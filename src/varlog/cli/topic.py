@@ -158,7 +158,7 @@ async def remove_topic(name: Name, /, *, yes: Yes = False, at: Cluster = USUAL_C
         topic = _find(metadata, name)
         known = records.topic_record(topic, metadata, await _infos(at, admin, [topic]))
         entries = known.high_watermark - topic.trim
-        if not yes and not confirmed(f"Delete topic {name!r} with {entries:,} entries, for good?"):
+        if not yes and not await confirmed(f"Delete topic {name!r} with {entries:,} entries, for good?"):
             return Exit.FAILED
         await admin.remove_topic(name, timeout=at.patience)
     at.output.record({"topic": name, "removed": True})

@@ -16,7 +16,7 @@ async def trim(glsn: Position, /, *, yes: Yes = False, at: Topic = USUAL_TOPIC) 
     """
     output = at.output
     async with at.log() as log:
-        if not yes and not confirmed(f"Delete every entry of topic {log.name!r} up to GLSN {glsn}, for good?"):
+        if not yes and not await confirmed(f"Delete every entry of topic {log.name!r} up to GLSN {glsn}, for good?"):
             return 1
         trimmed = await log.trim(glsn, timeout=at.patience)
         output.record({"topic": log.name, "trimmed": trimmed, "first": trimmed + 1})

@@ -86,7 +86,9 @@ async def abort_txn(
         Told to its owner.
     """
     async with at.log() as log:
-        if not yes and not confirmed(f"Abort transaction {txid} of topic {log.name!r}, so that nothing of it is seen?"):
+        if not yes and not await confirmed(
+            f"Abort transaction {txid} of topic {log.name!r}, so that nothing of it is seen?"
+        ):
             return 1
         fate = await log.end_transaction(txid, reason, timeout=at.patience)
         ended = "trimmed" if fate is None else _ENDED[fate.verdict.kind]
@@ -116,7 +118,7 @@ async def forget_txn(
     """
     async with at.log() as log:
         question = f"Forget what was committed as {name!r} in topic {log.name!r}? What is replayed is written again."
-        if not yes and not confirmed(question):
+        if not yes and not await confirmed(question):
             return 1
         await log.forget_transactions(name, timeout=at.patience)
         at.output.record({"topic": log.name, "name": name, "forgotten": True})

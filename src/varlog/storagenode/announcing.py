@@ -56,12 +56,10 @@ class Announcing:
         self.is_due = outcome is Outcome.LATER
         if outcome in _TAKES_PART:
             self.is_unknown, self.refusal = False, ""
-        elif answer.code == errors.UnknownNode.code:
-            self.is_unknown, self.refusal = True, ""
-            self._log.warning("not registered", reason=answer.detail)
         elif answer.code and answer.detail != self.refusal:
-            self.is_unknown, self.refusal = False, answer.detail
             self._log.info("not taking part", reason=answer.detail)
+            self.is_unknown = answer.code == errors.UnknownNode.code
+            self.refusal = "" if self.is_unknown else answer.detail
         return outcome
 
     def adopt(self, message: AdoptIdentity) -> IdentityAdopted:

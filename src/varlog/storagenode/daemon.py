@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
+from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
 from varlog.daemon.http import Health
 from varlog.daemon.metrics import Metrics
 from varlog.daemon.service import Service, run
 from varlog.storage.files import FileSystem, OSFileSystem
 from varlog.storagenode.server import StorageNodeServer
+
+ADD_SECONDS: Final = 10.0
+"""Within this time a new node is added, usually."""
 
 
 def main(config: StorageNodeConfig, fs: FileSystem | None = None) -> int:
@@ -22,11 +27,18 @@ def main(config: StorageNodeConfig, fs: FileSystem | None = None) -> int:
             declare(service.metrics, node)
             await service.expose(lambda: health(node))
             service.ready(node.listening)
+            asyncio.get_running_loop().call_later(ADD_SECONDS, remind, node)
             await service.stop.wait()
         finally:
             await node.stop()
 
     return run(live, config, writer_thread=True)
+
+
+def remind(node: StorageNodeServer) -> None:
+    """Say that something is to be done, if nobody has done it since the start."""
+    if node.announcing.is_unknown:
+        logs.get().warning("not registered, and of no use", do=f"varlog node add {node.address}")
 
 
 def health(node: StorageNodeServer) -> Health:
