@@ -2,7 +2,8 @@
 
 The daemons are the real ones, with real files and sockets on loopback; only their processes are missing. What is
 acknowledged is on disk as often as there are replicas, but all of them fail together: it is for scripts, tests and a
-first look. What it leaves behind is opened again by the next start.
+first look. What it leaves behind is opened again by the next start. A storage node whose directory is gone begins anew,
+and is given its replicas by the others.
 
 The directory holds `metadata`, `node-1` to `node-n`, `secret`, and `cluster.toml`, by which clients find the cluster.
 
@@ -13,7 +14,7 @@ processes, with their data in the directory `etcd`; and there are two metadata r
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -29,7 +30,7 @@ from varlog.sequencer.server import SequencerServer
 from varlog.storage.files import OSFileSystem
 from varlog.storage.residents import OpenFiles
 from varlog.storagenode.server import StorageNodeServer
-from varlog.types import Ordering, StreamStatus
+from varlog.types import Ordering, StorageNodeID, StreamStatus
 from varlog.wire.secret import Secret
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ CID: Final = 1
 ANY_PORT: Final = "127.0.0.1:0"
 START_SECONDS: Final = 30.0
 _LOOK_AGAIN: Final = 0.005
+_ASK_AGAIN: Final = 0.1
 
 
 class EmbeddedCluster:
@@ -53,6 +55,8 @@ class EmbeddedCluster:
         self.manager: ManagerServer
         self.sequencers: list[SequencerServer] = []
         self.nodes: list[StorageNodeServer] = []
+        self.renewed: list[StorageNodeID] = []
+        """Nodes that had lost their disks, and have begun anew."""
         self._running = AsyncExitStack()
 
     @classmethod
@@ -68,8 +72,9 @@ class EmbeddedCluster:
         ordering: str = Ordering.COMMIT.label,
         sequencers: int = 1,
     ) -> EmbeddedCluster:
-        """Start what the directory holds, or make it: `nodes` storage nodes, and a topic of `streams` log streams with
-        that ordering if there is none of that name. Clients are served at `listen`."""
+        """Start what the directory holds, or make it: `nodes` storage nodes or those there are, if they are more, and a
+        topic of `streams` log streams with that ordering if there is none of that name. Clients are served at
+        `listen`."""
         count = check_count("nodes", nodes, 1)
         wanted = AddTopic(
             0,
@@ -84,14 +89,16 @@ class EmbeddedCluster:
         try:
             await asyncio.wait_for(cluster._start(wanted, count, sequencers, listen, etcd), START_SECONDS)
         except TimeoutError:
+            why = cluster._why_not()
             await cluster.stop()
-            raise errors.DeadlineExceeded(f"the cluster in {path} did not start within {START_SECONDS:g} s") from None
+            raise errors.Unreachable(f"the cluster in {path} did not start within {START_SECONDS:g} s{why}") from None
         except BaseException:
             await cluster.stop()
             raise
         return cluster
 
     async def _start(self, wanted: AddTopic, nodes: int, sequencers: int, listen: str, etcd: bool) -> None:
+        nodes = max(nodes, _nodes_in(self.path))
         secret_file = prepare(self.path, nodes)
         files = OSFileSystem()
         descriptors.raise_limit()
@@ -119,7 +126,7 @@ class EmbeddedCluster:
             )
             self.nodes.append(await StorageNodeServer.start(node, files, self._fail, open_files))
             self._running.push_async_callback(self.nodes[-1].stop)
-        await self._register(wanted, nodes)
+        await self._register(wanted)
         addresses = tuple(repository.address for repository in self.repositories)
         write_file(self.path / CLUSTER_FILE, ClusterFile(addresses, CID, Path(secret_file).name, wanted.name))
 
@@ -144,18 +151,52 @@ class EmbeddedCluster:
             for place in (listen, ANY_PORT)
         ]
 
-    async def _register(self, wanted: AddTopic, nodes: int) -> None:
+    async def _register(self, wanted: AddTopic) -> None:
         manager = self.manager
-        await _until(lambda: manager.metadata is not None and manager.leads)
+        await self._until(lambda: manager.metadata is not None and manager.leads)
         for node in self.nodes:
             if node.snid not in manager.registered:
                 await manager.do(AddNode(0, node.address))
-        await _until(lambda: len(manager.answering) >= nodes)
+        await self._until(lambda: all(node.snid in manager.answering or _is_lost(node) for node in self.nodes))
+        await self._begin_anew([node for node in self.nodes if _is_lost(node)])
         assert manager.metadata is not None
         if wanted.name not in {known.name for known in manager.metadata.topics}:
-            await _until(lambda: all(sequencer.core.is_registered for sequencer in self.sequencers))
+            await self._until(lambda: all(sequencer.core.is_registered for sequencer in self.sequencers))
             await manager.do(wanted)
-        await _until(lambda: self._is_running(wanted.name))
+        await self._until(lambda: self._is_running(wanted.name))
+
+    async def _begin_anew(self, lost: Sequence[StorageNodeServer]) -> None:
+        """Give nodes that have lost their disks another identity, once the others go on without them (B11). The manager
+        would do so by itself, if it knew where they are: every start has them listen elsewhere."""
+        metadata, snids = self.manager.metadata, {node.snid for node in lost}
+        assert metadata is not None
+        for stream in metadata.streams:
+            if stream.replicas and snids.issuperset(stream.replicas):
+                gone = " and ".join(f"{self.path}/node-{snid}" for snid in stream.replicas)
+                raise errors.WrongIdentity(
+                    f"{gone} held all replicas of log stream {stream.lsid}, and nothing is there any more; put it "
+                    f"back, or remove {self.path} to begin anew"
+                )
+        for node in lost:
+            while node.snid not in self.renewed:
+                try:
+                    await self.manager.do(AddNode(0, node.address))
+                    self.renewed.append(node.snid)
+                except errors.Conflict:  # a log stream still counts on what it had
+                    await asyncio.sleep(_ASK_AGAIN)
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Wait for something that the daemons bring about by themselves, unless one of them has to stop; the caller has
+        a deadline."""
+        while not holds():
+            if self.failed.done():
+                self.failed.result()
+            await asyncio.sleep(_LOOK_AGAIN)
+
+    def _why_not(self) -> str:
+        """What can be said of a start that takes too long."""
+        reasons = [f"node {node.snid}: {node.announcing.refusal}" for node in self.nodes if node.announcing.refusal]
+        return f" ({'; '.join(reasons)})" if reasons else ""
 
     def _is_running(self, topic: str) -> bool:
         metadata = self.manager.metadata
@@ -209,10 +250,15 @@ def prepare(path: Path, nodes: int) -> str:
     return str(secret_file)
 
 
-async def _until(holds: Callable[[], bool]) -> None:
-    """Wait for something that the daemons bring about by themselves; the caller has a deadline."""
-    while not holds():  # noqa: ASYNC110  # it is a matter of a few looks, at start only
-        await asyncio.sleep(_LOOK_AGAIN)
+def _nodes_in(path: Path) -> int:
+    """How many storage nodes a cluster's directory is known to have."""
+    numbers = [entry.name.removeprefix("node-") for entry in path.glob("node-*")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=0)
+
+
+def _is_lost(node: StorageNodeServer) -> bool:
+    """It is registered, and has nothing to prove it with."""
+    return bool(node.announcing.refusal) and not node.announcing.is_identified
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 from pathlib import Path
@@ -52,6 +53,45 @@ def test_it_tells_a_newcomer_what_to_do(bare: Shell) -> None:
         assert bare.run("append", "--cluster", "here", "--topic", "mine", "hello").text == "appended 1 entry: GLSN 2\n"
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, "stopping\n")
+
+
+def test_what_cannot_be_applied_to_what_is_there_is_said(bare: Shell, tmp_path: Path) -> None:
+    assert Dev(tmp_path / "varlog-data", "--nodes", "2").stop() == (0, "")
+    options = ("--nodes", "1", "--streams", "4", "--ordering", "sequencer")
+    with bare.spawn("dev", "--port", "0", *options, cwd=tmp_path) as process:
+        assert line_of(process) == "Varlog runs here: 2 storage nodes, topic 'log', log streams: 1."
+        process.send_signal(signal.SIGINT)
+        code, told = ended(process)
+    assert code == 0
+    assert told.splitlines() == [
+        "--nodes 1 was not applied: there are 2 already",
+        "--streams 4 was not applied: topic 'log' is there already, with 1; varlog stream add makes more",
+        "--ordering sequencer was not applied: topic 'log' is there already, with commit; --topic makes another one",
+        "stopping",
+    ]
+
+
+@pytest.mark.parametrize("ordering", ["commit", "sequencer"])
+def test_B11_a_node_whose_directory_is_gone_is_given_what_it_had(bare: Shell, tmp_path: Path, ordering: str) -> None:
+    path = tmp_path / "varlog-data"
+    dev = Dev(path, "--ordering", ordering)
+    assert bare.run("append", "kept").code == 0
+    assert dev.stop() == (0, "")
+    shutil.rmtree(path / "node-2")
+    with bare.spawn("dev", "--port", "0", cwd=tmp_path) as process:
+        assert line_of(process).startswith("Varlog runs here: 3 storage nodes")
+        assert bare.run("tail").text.endswith("kept\n")
+        process.send_signal(signal.SIGTERM)
+        code, told = ended(process)
+    assert (code, "node-2 was empty" in told) == (0, True)
+
+
+def test_a_directory_without_any_replica_is_refused_at_once(bare: Shell, tmp_path: Path) -> None:
+    assert Dev(tmp_path / "varlog-data", "--nodes", "1").stop() == (0, "")
+    shutil.rmtree(tmp_path / "varlog-data" / "node-1")
+    failure = bare.run("dev", "--port", "0", "--nodes", "1", "--json").failure
+    assert failure["error"] == "WrongIdentity"
+    assert "varlog-data/node-1 held all replicas of log stream 1" in failure["message"]
 
 
 def test_O3_with_etcd_there_are_two_metadata_repositories_of_which_one_leads(bare: Shell, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 
 from cyclopts import Parameter, validators
 
@@ -15,7 +15,7 @@ from varlog.cli.output import Output
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
 from varlog.daemon.service import loop_factory
 from varlog.oneprocess import NODES, EmbeddedCluster
-from varlog.types import StreamStatus
+from varlog.types import Ordering, StreamStatus
 
 HOST: Final = "127.0.0.1"
 PORT: Final = 9092
@@ -28,10 +28,10 @@ def dev(
     *,
     data: Data = Path(DEFAULT_DIRECTORY),
     port: Port = PORT,
-    nodes: Positive = NODES,
+    nodes: Positive | None = None,
     topic: Annotated[str, Parameter(metavar="NAME")] = DEFAULT_TOPIC,
-    streams: Positive = 1,
-    ordering: Annotated[Literal["commit", "sequencer"], Parameter()] = "commit",
+    streams: Positive | None = None,
+    ordering: Annotated[Literal["commit", "sequencer"] | None, Parameter()] = None,
     etcd: Annotated[bool, Parameter(negative=())] = False,
     json: JSON = False,
 ) -> None:
@@ -44,20 +44,29 @@ def dev(
     port
         Where clients find it, on loopback; 0 takes any free port. The other parts of the cluster take free ones.
     nodes
-        How many storage nodes.
+        How many storage nodes; without it 3, or as many as there are.
     topic
         The topic that is made if it is not there.
     streams
-        How many log streams it is made with.
+        How many log streams it is made with; without it 1.
     ordering
         Who says where its entries stand: the metadata repository as it commits them, or a sequencer before they are
-        written.
+        written; without it the former.
     etcd
         Keep the metadata in an etcd of its own, three processes, with two metadata repositories.
     """
     cluster = _Dev(data, Output(json=json))
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(cluster.run(port=port, nodes=nodes, topic=topic, streams=streams, ordering=ordering, etcd=etcd))
+        runner.run(cluster.run(f"{HOST}:{port}", _Wanted(topic, nodes, streams, ordering), etcd=etcd))
+
+
+class _Wanted(NamedTuple):
+    """What was asked for, and None where nothing was."""
+
+    topic: str
+    nodes: int | None
+    streams: int | None
+    ordering: str | None
 
 
 class _Dev:
@@ -67,18 +76,18 @@ class _Dev:
         self._data = data
         self._output = output
 
-    async def run(self, *, port: int, nodes: int, topic: str, streams: int, ordering: str, etcd: bool) -> None:
+    async def run(self, listen: str, wanted: _Wanted, *, etcd: bool) -> None:
         """From start to stop."""
         stopping = asyncio.ensure_future(self._told_to_stop())
         starting = asyncio.ensure_future(
             EmbeddedCluster.start(
                 self._data,
-                topic=topic,
-                streams=streams,
-                nodes=nodes,
-                listen=f"{HOST}:{port}",
+                topic=wanted.topic,
+                streams=wanted.streams or 1,
+                nodes=wanted.nodes or NODES,
+                listen=listen,
                 etcd=etcd,
-                ordering=ordering,
+                ordering=wanted.ordering or Ordering.COMMIT.label,
             )
         )
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -88,7 +97,7 @@ class _Dev:
             return
         cluster = starting.result()
         try:
-            self._announce(cluster, topic)
+            self._announce(cluster, wanted)
             await asyncio.wait({stopping, cluster.failed}, return_when=asyncio.FIRST_COMPLETED)
             if cluster.failed.done():
                 cluster.failed.result()
@@ -109,13 +118,13 @@ class _Dev:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    def _announce(self, cluster: EmbeddedCluster, topic: str) -> None:
-        file = self._data / CLUSTER_FILE
+    def _announce(self, cluster: EmbeddedCluster, wanted: _Wanted) -> None:
+        file, topic = self._data / CLUSTER_FILE, wanted.topic
         metadata = cluster.manager.metadata
         assert metadata is not None, "a cluster that has started has metadata"
-        tpid = next(known.tpid for known in metadata.topics if known.name == topic)
+        made = next(known for known in metadata.topics if known.name == topic)
         unmade = {StreamStatus.CREATING, StreamStatus.ABORTED}
-        streams = sum(stream.tpid == tpid and stream.status not in unmade for stream in metadata.streams)
+        streams = sum(stream.tpid == made.tpid and stream.status not in unmade for stream in metadata.streams)
         self._output.record(
             {
                 "address": cluster.address,
@@ -142,3 +151,17 @@ class _Dev:
             "\n"
             f"Ctrl-C stops it. What was appended is kept in {self._data}."
         )
+        self._tell_unmet(cluster, wanted, _Wanted(topic, len(cluster.nodes), streams, made.ordering.label))
+
+    def _tell_unmet(self, cluster: EmbeddedCluster, wanted: _Wanted, there: _Wanted) -> None:
+        """Say what is otherwise than one might think."""
+        for snid in cluster.renewed:
+            self._output.note(f"node-{snid} was empty: the other storage nodes give it what it had")
+        if wanted.nodes not in (None, there.nodes):
+            self._output.note(f"--nodes {wanted.nodes} was not applied: there are {there.nodes} already")
+        if wanted.streams not in (None, there.streams):
+            told = f"topic {there.topic!r} is there already, with {there.streams}; varlog stream add makes more"
+            self._output.note(f"--streams {wanted.streams} was not applied: {told}")
+        if wanted.ordering not in (None, there.ordering):
+            told = f"topic {there.topic!r} is there already, with {there.ordering}; --topic makes another one"
+            self._output.note(f"--ordering {wanted.ordering} was not applied: {told}")
