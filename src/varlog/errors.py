@@ -127,10 +127,11 @@ class AlreadyExists(VarlogError, code=27):
 
 
 class JournalCorrupt(Corrupt, code=28):
-    """The metadata journal is damaged where it was once synced. It is left as it is; restore it from a backup."""
+    """The metadata journal is damaged where it was once synced. It is left as it is; rebuild it from the storage nodes,
+    see `varlog metadata rebuild`."""
 
     def __init__(self, what: str, *, segment: str, offset: int) -> None:
-        VarlogError.__init__(self, f"{what} in {segment} at offset {offset}; restore the metadata from a backup")
+        VarlogError.__init__(self, f"{what} in {segment} at offset {offset}; see varlog metadata rebuild")
         self.segment = segment
         self.offset = offset
 

@@ -71,6 +71,10 @@ def test_a_topic_that_a_sequencer_orders_is_made_listed_described_and_removed(sh
         assert (stream["status"], stream["epoch"]) == ("CHAINED", 1)
         assert (stream["head"], stream["tail"]) == (stream["replicas"][0], stream["replicas"][-1])
     assert {stream["last_glsn"] for stream in described["streams"]} == {6, 9}
+    listed_streams = shell.run("stream", "list", "--topic", "moves", "--json").records
+    assert {stream["last_glsn"] for stream in listed_streams} == {6, 9}
+    alone = [shell.run("stream", "describe", str(stream["id"]), "--json").record for stream in listed_streams]
+    assert {stream["last_glsn"] for stream in alone} == {6, 9}
     told = shell.run("topic", "describe", "moves").text
     assert f"topic moves: sequencer at {listed['sequencer']}, epoch 1, from position 1 on" in told
     assert "3 at a time" in told
@@ -167,6 +171,28 @@ def test_a_log_stream_with_entries_is_not_removed(shell: Shell, topic: str) -> N
     assert "trim" in err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topic", "add", "bad\udcff"),
+        ("stream", "list", "--topic", "bad\udcff"),
+        ("append", "--topic", "bad\udcff", "x"),
+        ("append", "--transaction", "bad\udcff", "x"),
+        ("txn", "forget", "bad\udcff"),
+    ],
+)
+def test_a_name_that_is_not_utf8_is_a_mistake_of_the_command_line(shell: Shell, command: tuple[str, ...]) -> None:
+    done = shell.run(*command, "--json")
+    assert (done.code, done.failure["error"]) == (2, "InvalidArgument")
+    assert r"'bad\udcff' is not UTF-8" in done.failure["message"]
+
+
+@pytest.mark.parametrize(("replicas", "code", "told"), [("8", 2, "1 to 7 replicas"), ("5", 1, "varlog node add")])
+def test_more_replicas_than_there_can_be_are_refused(shell: Shell, replicas: str, code: int, told: str) -> None:
+    done = shell.run("topic", "add", "wide", "--replicas", replicas)
+    assert (done.code, told in done.err) == (code, True)
+
+
 def test_what_was_given_up_while_it_was_made_is_not_shown(shell: Shell, topic: str) -> None:
     twice = shell.run("stream", "add", "--topic", topic, "--node", "1", "--node", "1", "--node", "2")
     assert twice.code == 2
@@ -179,6 +205,7 @@ def test_nodes_are_listed_and_described(shell: Shell, dev: Dev) -> None:
     assert_documented(manual_cluster.NODE_LIST, listed[0])
     assert [node["id"] for node in listed] == [1, 2, 3]
     assert str(dev.path) in listed[0]["volumes"][0]
+    assert {node["state"] for node in listed} == {"ok"}
     described = shell.run("node", "describe", "2", "--json").record
     assert_documented(manual_cluster.NODE_DESCRIBE, described)
     assert (described["id"], described["address"]) == (2, listed[1]["address"])

@@ -92,7 +92,7 @@ def examples_in(line: str) -> list[str]:
         ("read", "1.5"),
         ("read", "0x10"),
         ("read", "1_0"),
-        ("read", str(1 << 64)),
+        ("read", str(1 << 63)),
         ("trim", "3.5"),
         ("tail", "-n", "1.5"),
         ("stream", "seal", "1.6"),

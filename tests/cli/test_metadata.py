@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import varlog
-from tests.cli.shell import Shell
+from tests.cli.shell import Dev, Shell
 from tests.metarepo.test_backup import on_etcd
 from varlog.cli.failures import Exit
 from varlog.etcdserver import EtcdCluster
@@ -159,6 +159,12 @@ def test_a_node_that_runs_is_not_surveyed(bare: Shell, data: Path) -> None:
     failure = bare.run("metadata", "survey", str(data / "node-1"), "--out", str(data / "file"), "--json").failure
     volumes.close()
     assert failure["error"] == "DirectoryLocked"
+
+
+def test_what_runs_is_backed_up_only_from_an_etcd(bare: Shell, dev: Dev, tmp_path: Path) -> None:
+    failure = bare.run("metadata", "backup", str(dev.path / "metadata"), str(tmp_path / "file"), "--json").failure
+    assert failure["error"] == "DirectoryLocked"
+    assert "stop vmr first; of an etcd" in failure["message"]
 
 
 def test_a_damaged_replica_is_surveyed_as_far_as_it_is_sound(bare: Shell, data: Path) -> None:

@@ -41,25 +41,27 @@ def test_a_cluster_that_is_well(shell: Shell, topic: str) -> None:
 def test_a_cluster_that_is_not(bare: Shell, tmp_path: Path) -> None:
     """A node and the manager are killed: it is told who does not answer, while appends go on."""
 
-    async def live() -> tuple[Done, Done, Done, Done]:
+    async def live() -> tuple[Done, Done, Done, Done, Done]:
         async with LocalCluster(tmp_path / "varlog-data") as cluster:
             called = asyncio.to_thread
             assert (await called(bare.run, "append", "x")).code == 0
             await cluster.nodes[1].kill()
             appended = await called(bare.run, "append", "--json", "y")
             degraded = await called(bare.run, "status", "--json")
+            listed = await called(bare.run, "node", "list", "--json")
             cluster.vms.send(signal.SIGKILL)
             await cluster.vms.ended()
             told = await called(bare.run, "status")
             refused = await called(bare.run, "topic", "add", "t", "--timeout", "0.5")
-            return appended, degraded, told, refused
+            return appended, degraded, listed, told, refused
 
-    appended, degraded, told, refused = asyncio.run(live())
+    appended, degraded, listed, told, refused = asyncio.run(live())
     assert appended.record["replicas"] == 2
     state = degraded.record
     assert not state["healthy"]
     assert [node["answers"] for node in state["nodes"]] == [True, False, True]
     assert state["nodes"][1]["state"] == "does not answer"
+    assert [node["state"] for node in listed.records] == ["ok", "does not answer", "ok"]
     assert any(problem.startswith("node 2: has not answered for ") for problem in state["problems"])
     assert any(problem.startswith("log stream 1: has 2 of 3 replicas") for problem in state["problems"])
     assert state["doing"]

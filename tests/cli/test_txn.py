@@ -95,4 +95,6 @@ def test_names_are_listed_and_forgotten(dev: Dev, shell: Shell, topic: str) -> N
     assert_documented(manual_txn.FORGET, forgotten)
     assert shell.run("txn", "list", "--names", "--topic", topic, "--json").records == []
     done(dev, topic, commit)
-    shell.run("txn", "forget", "import", "--topic", topic)
+    assert "under 'import' any more" in shell.run("txn", "forget", "import", "--topic", topic).text
+    assert "nothing has changed" in shell.run("txn", "forget", "import", "--topic", topic).text
+    assert not shell.run("txn", "forget", "import", "--topic", topic, "--json").record["forgotten"]

@@ -233,9 +233,13 @@ def test_M2_how_many_replicas_there_are_if_nobody_says(nodes: int, factor: int, 
 def test_M2_a_topic_without_enough_nodes_is_not_made() -> None:
     world = World()
     world.silent.add(3)
-    for asked in (add_topic(), add_topic(factor=4), AddTopic(1, "log", 3, 1, 2)):
+    for asked in (add_topic(), AddTopic(1, "log", 3, 1, 2)):
         with pytest.raises(errors.Unreachable, match="storage nodes are needed and 2 of 3"):
             world.run(asked)
+    with pytest.raises(errors.Conflict, match="4 replicas need as many storage nodes, and 3 are registered"):
+        world.run(add_topic(factor=4))
+    with pytest.raises(errors.InvalidArgument, match="1 to 7 replicas, not 8"):
+        world.run(add_topic(factor=8))
     assert not world.metadata.topics
 
 

@@ -20,7 +20,7 @@ from cyclopts import Parameter, validators
 
 from varlog import limits
 from varlog.cli.inputs import lines_of, whole
-from varlog.cli.options import USUAL_TOPIC, Flag, Seconds, Topic, Whole
+from varlog.cli.options import USUAL_TOPIC, Flag, Seconds, Topic, Whole, check_text
 from varlog.cli.output import Output, discard_stdout, size_of
 from varlog.errors import AlreadyCommitted, InvalidArgument, VarlogError
 
@@ -46,7 +46,7 @@ async def append(
         tuple[str, ...], Parameter(negative=(), show_default=False, metavar="FILE", allow_leading_hyphen=True)
     ] = (),
     lines: Flag = False,
-    transaction: Annotated[str | None, Parameter(metavar="NAME")] = None,
+    transaction: Annotated[str | None, Parameter(metavar="NAME", validator=check_text)] = None,
     number: Annotated[Whole | None, Parameter(metavar="N", validator=validators.Number(gte=0))] = None,
     expires: Seconds | None = None,
     at: Topic = USUAL_TOPIC,

@@ -10,10 +10,11 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from cyclopts import Parameter, validators
 
-from varlog.cli.options import JSON, Positive, Whole
+from varlog.cli.options import JSON, Positive, Text, Whole
 from varlog.cli.output import Output
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
 from varlog.daemon.service import loop_factory
+from varlog.errors import DirectoryLocked
 from varlog.oneprocess import NODES, EmbeddedCluster
 from varlog.types import Ordering, StreamStatus
 
@@ -29,7 +30,7 @@ def dev(
     data: Data = Path(DEFAULT_DIRECTORY),
     port: Port = PORT,
     nodes: Positive | None = None,
-    topic: Annotated[str, Parameter(metavar="NAME")] = DEFAULT_TOPIC,
+    topic: Annotated[Text, Parameter(metavar="NAME")] = DEFAULT_TOPIC,
     streams: Positive | None = None,
     ordering: Annotated[Literal["commit", "sequencer"] | None, Parameter()] = None,
     etcd: Annotated[bool, Parameter(negative=())] = False,
@@ -95,7 +96,10 @@ class _Dev:
             starting.cancel()
             await asyncio.wait({starting})
             return
-        cluster = starting.result()
+        try:
+            cluster = starting.result()
+        except DirectoryLocked as error:
+            raise DirectoryLocked(f"{error}, or use another directory; varlog status shows what runs there") from None
         try:
             self._announce(cluster, wanted)
             await asyncio.wait({stopping, cluster.failed}, return_when=asyncio.FIRST_COMPLETED)

@@ -81,7 +81,6 @@ def connecting() -> Iterator[None]:
 
 
 _ADVICE: Final[tuple[tuple[type[errors.VarlogError], str], ...]] = (
-    (errors.DirectoryLocked, "perhaps a cluster runs there already, see varlog status; or use another directory"),
     (errors.WrongSecret, "give the cluster's own with --secret-file FILE"),
     (errors.WrongCluster, "give its id with --cid"),
     (errors.TlsMismatch, "give --tls-cert, --tls-key and --tls-ca if the cluster uses TLS, and none of them if not"),

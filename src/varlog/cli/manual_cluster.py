@@ -269,13 +269,13 @@ JSON: an object for each node: node, address.
 """,
 )
 NODE_LIST: Final = Page(
-    "List the storage nodes of the cluster.",
+    "List the storage nodes of the cluster, and how they are.",
     """Examples
 
     varlog node list
 
-JSON: an object for each node: id, address, volumes (paths), replicas (how
-many), draining.
+JSON: an object for each node: id, address, state (ok, draining, has lost its
+disks, or does not answer), volumes (paths), replicas (how many), draining.
 """,
 )
 NODE_DESCRIBE: Final = Page(

@@ -36,7 +36,8 @@ ABORT: Final = Page(
     """Abort a transaction, so that readers need not wait for it.
 
 Nothing of it is ever seen then, and its owner is told when it tries to commit.
-If it was committed just before, it stays so, and the exit code is 1.
+If it was committed just before, it stays so, and the exit code is 1. On a
+terminal it asks first.
 """,
     """Examples
 
@@ -52,12 +53,12 @@ FORGET: Final = Page(
 
 For names that nobody uses any more, such as those of Spark queries whose
 checkpoints are deleted: a topic keeps 10,000 of them. If the name is used again,
-what is replayed under it is written again.
+what is replayed under it is written again. On a terminal it asks first.
 """,
     """Examples
 
     varlog txn forget spark/0b5e7a52-5d1c-4a4e-9d0e-2f6f3e1f8a11
 
-JSON: topic, name, forgotten (true).
+JSON: topic, name, forgotten (false if nothing was committed under it).
 """,
 )

@@ -22,7 +22,7 @@ from varlog.core import rebuilding, surveys
 from varlog.core.metastate import Checkpoint
 from varlog.core.rebuilding import Loose, Rebuilt, Wishes
 from varlog.core.surveys import NodeSurvey
-from varlog.errors import InvalidArgument, StoreUnavailable
+from varlog.errors import DirectoryLocked, InvalidArgument, StoreUnavailable
 from varlog.metarepo import backup, checkedfile, offline
 from varlog.metarepo.backup import Backup, Written
 from varlog.metarepo.etcd.address import EtcdOptions
@@ -69,6 +69,10 @@ class Etcd:
                 store = await stack.enter_async_context(opening)
             except StoreUnavailable as error:
                 raise NotConnected(error) from error
+            except DirectoryLocked:
+                raise DirectoryLocked(
+                    f"{where} is open in another process: stop vmr first; of an etcd a backup can be taken at any time"
+                ) from None
             yield store
 
 

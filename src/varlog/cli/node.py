@@ -10,10 +10,10 @@ from cyclopts import Parameter
 from varlog.cli import records
 from varlog.cli.failures import Exit
 from varlog.cli.following import NoWait, Patience, bar, follow
-from varlog.cli.looking import Seen, metadata_of, see
+from varlog.cli.looking import Seen, look, metadata_of, see
 from varlog.cli.options import USUAL_CLUSTER, Cluster, Identifier
 from varlog.cli.output import Column, size_of
-from varlog.core.messages import StreamInfo
+from varlog.core.messages import NodeInfo, StreamInfo
 
 SNID = Annotated[Identifier, Parameter(metavar="SNID")]
 _DRAINING = ("being drained", "drained")
@@ -38,25 +38,27 @@ async def add_node(
 
 async def list_node(*, at: Cluster = USUAL_CLUSTER) -> None:
     """List nodes."""
-    async with at.admin() as admin:
-        metadata = await metadata_of(at, admin)
+    seen = await look(at)
+    metadata = seen.metadata
     replicas = Counter(snid for stream in metadata.streams for snid in stream.replicas)
     for node in metadata.nodes:
         at.output.record(
             {
                 "id": node.snid,
                 "address": node.address,
+                "state": _state_of(node, seen),
                 "volumes": node.volumes,
                 "replicas": replicas[node.snid],
                 "draining": node.is_draining,
             }
         )
     at.output.table(
-        (Column("node", right=True), "address", Column("replicas", right=True), "volumes", "remarks"),
+        (Column("node", right=True), "address", "state", Column("replicas", right=True), "volumes", "remarks"),
         [
             (
                 node.snid,
                 node.address or "-",
+                _state_of(node, seen),
                 replicas[node.snid],
                 ", ".join(node.volumes),
                 _DRAINING[replicas[node.snid] == 0] if node.is_draining else "",
@@ -64,6 +66,16 @@ async def list_node(*, at: Cluster = USUAL_CLUSTER) -> None:
             for node in metadata.nodes
         ],
     )
+
+
+def _state_of(node: NodeInfo, seen: Seen) -> str:
+    """In the words of `varlog status`."""
+    info = seen.infos.get(node.snid)
+    if info is None:
+        return "does not answer"
+    if not info.is_identified:
+        return "has lost its disks"
+    return "draining" if node.is_draining else "ok"
 
 
 async def describe_node(snid: SNID, /, *, at: Cluster = USUAL_CLUSTER) -> None:

@@ -15,6 +15,7 @@ from cyclopts import CoercionError, Group, Parameter, Token, validators
 
 from varlog.cli.failures import connecting
 from varlog.cli.output import Output
+from varlog.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from varlog import Admin, Log, TlsFiles
@@ -53,9 +54,17 @@ def whole_number(_kind: object, tokens: Sequence[Token]) -> int:
     return int(said)
 
 
+def check_text(_kind: object, said: str | None) -> None:
+    """Names are text. An argument is bytes, and what is not UTF-8 in them would be refused only by those they are sent
+    to, in words that nobody connects with it."""
+    if said is not None and not said.isascii() and any("\ud800" <= letter <= "\udfff" for letter in said):
+        raise InvalidArgument(f"{said!r} is not UTF-8, and so no name")
+
+
+Text = Annotated[str, Parameter(validator=check_text)]
 Whole = Annotated[int, Parameter(converter=whole_number)]
 Positive = Annotated[Whole, Parameter(validator=validators.Number(gte=1), metavar="N")]
-Position = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lt=1 << 64))]
+Position = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lt=1 << 63))]
 Identifier = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lt=1 << 32))]
 
 
@@ -123,7 +132,7 @@ class Cluster:
 class Topic(Cluster):
     """A topic of a cluster."""
 
-    topic: Annotated[str | None, Parameter(metavar="NAME", help=_TOPIC)] = None
+    topic: Annotated[str | None, Parameter(metavar="NAME", validator=check_text, help=_TOPIC)] = None
 
     def topic_name(self) -> str:
         """The topic that is meant."""

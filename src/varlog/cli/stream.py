@@ -12,11 +12,12 @@ from cyclopts import Parameter
 from varlog.cli import records
 from varlog.cli.failures import Exit
 from varlog.cli.following import NoWait, Patience, bar, follow
-from varlog.cli.looking import Seen, look, metadata_of
-from varlog.cli.options import USUAL_CLUSTER, USUAL_TOPIC, Cluster, Flag, Identifier, Topic, Yes
+from varlog.cli.looking import Seen, look, metadata_of, see
+from varlog.cli.options import USUAL_CLUSTER, USUAL_TOPIC, Cluster, Flag, Identifier, Topic, Yes, check_text
 from varlog.cli.output import Column, confirmed
 from varlog.core.messages import StreamInfo
 from varlog.errors import InvalidArgument, UnknownLogStream, UnknownTopic, VarlogError
+from varlog.types import StreamStatus
 
 LSID = Annotated[Identifier, Parameter(metavar="LSID")]
 
@@ -40,14 +41,26 @@ async def add_stream(
     at.output.line(f"added log stream {stream.lsid} to topic {at.topic_name()!r}, on nodes {nodes}")
 
 
-async def list_stream(*, at: Topic = USUAL_TOPIC) -> None:
-    """List log streams."""
+async def list_stream(
+    *,
+    topic: Annotated[str | None, Parameter(metavar="NAME", validator=check_text)] = None,
+    at: Cluster = USUAL_CLUSTER,
+) -> None:
+    """List log streams.
+
+    Parameters
+    ----------
+    topic
+        Those of this topic; without it all.
+    """
     async with at.admin() as admin:
-        metadata = await metadata_of(at, admin)
-    if at.topic is not None and at.topic not in {topic.name for topic in metadata.topics}:
-        raise UnknownTopic(f"there is no topic {at.topic!r}")
-    found = [records.stream_record(stream, metadata) for stream in metadata.streams]
-    found = [record for record in found if at.topic in {None, record.topic}]
+        metadata, infos = await metadata_of(at, admin), records.NO_INFOS
+        if any(stream.status is StreamStatus.CHAINED for stream in metadata.streams):
+            infos = (await see(at, admin)).infos
+    if topic is not None and topic not in {known.name for known in metadata.topics}:
+        raise UnknownTopic(f"there is no topic {topic!r}")
+    found = [records.stream_record(stream, metadata, infos) for stream in metadata.streams]
+    found = [record for record in found if topic in {None, record.topic}]
     for record in found:
         at.output.record(record)
     at.output.table(records.STREAM_COLUMNS, map(records.stream_row, found))
@@ -65,7 +78,7 @@ async def describe_stream(lsid: LSID, /, *, at: Cluster = USUAL_CLUSTER) -> None
     stream = next((stream for stream in seen.metadata.streams if stream.lsid == lsid), None)
     if stream is None:
         raise UnknownLogStream(f"there is no log stream {lsid}")
-    record = records.stream_record(stream, seen.metadata)
+    record = records.stream_record(stream, seen.metadata, seen.infos)
     replicas = [*records.replicas_of(stream, seen.infos), *records.outsiders_of(stream, seen.infos)]
     output = at.output
     output.record({**msgspec.structs.asdict(record), "replica_states": replicas})

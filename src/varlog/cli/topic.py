@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from varlog.cli import records
 from varlog.cli.failures import Exit
 from varlog.cli.looking import metadata_of, see
-from varlog.cli.options import USUAL_CLUSTER, Cluster, Positive, Yes
+from varlog.cli.options import USUAL_CLUSTER, Cluster, Positive, Text, Yes
 from varlog.cli.output import confirmed
 from varlog.core.messages import Metadata, TopicInfo
 from varlog.errors import UnknownTopic
@@ -21,7 +21,7 @@ from varlog.types import Ordering
 if TYPE_CHECKING:
     from varlog import Admin
 
-Name = Annotated[str, Parameter(metavar="NAME")]
+Name = Annotated[Text, Parameter(metavar="NAME")]
 
 
 async def add_topic(

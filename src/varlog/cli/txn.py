@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from varlog.batch.transactions import VerdictKind
-from varlog.cli.options import USUAL_TOPIC, Flag, Position, Topic, Yes
+from varlog.cli.options import USUAL_TOPIC, Flag, Position, Text, Topic, Yes
 from varlog.cli.output import Column, confirmed
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ async def abort_txn(
     txid: Annotated[Position, Parameter(metavar="ID")],
     /,
     *,
-    reason: Annotated[str, Parameter(metavar="TEXT")] = "an operator aborted it",
+    reason: Annotated[Text, Parameter(metavar="TEXT")] = "an operator aborted it",
     yes: Yes = False,
     at: Topic = USUAL_TOPIC,
 ) -> int:
@@ -107,7 +107,7 @@ def _was(ended: str) -> str:
 
 
 async def forget_txn(
-    name: Annotated[str, Parameter(metavar="NAME")], /, *, yes: Yes = False, at: Topic = USUAL_TOPIC
+    name: Annotated[Text, Parameter(metavar="NAME")], /, *, yes: Yes = False, at: Topic = USUAL_TOPIC
 ) -> int:
     """Forget a name.
 
@@ -120,7 +120,9 @@ async def forget_txn(
         question = f"Forget what was committed as {name!r} in topic {log.name!r}? What is replayed is written again."
         if not yes and not await confirmed(question):
             return 1
+        known = any(one.name == name for one in await log.transaction_names(timeout=at.patience))
         await log.forget_transactions(name, timeout=at.patience)
-        at.output.record({"topic": log.name, "name": name, "forgotten": True})
-        at.output.line(f"topic {log.name!r}: nothing counts as committed under {name!r} any more")
+        at.output.record({"topic": log.name, "name": name, "forgotten": known})
+        told = "counts as committed under {!r} any more" if known else "was committed under {!r}; nothing has changed"
+        at.output.line(f"topic {log.name!r}: nothing {told.format(name)}")
     return 0

@@ -179,6 +179,13 @@ class Registrar(Conversing):
         if not 1 <= asked.streams <= limits.MAX_LOG_STREAMS:
             raise errors.InvalidArgument(f"a topic has 1 to {limits.MAX_LOG_STREAMS} log streams, not {asked.streams}")
         factor = asked.replication_factor or min(DEFAULT_REPLICATION_FACTOR, max(1, len(metadata.nodes)))
+        if factor > limits.MAX_REPLICAS:
+            raise errors.InvalidArgument(f"a log stream has 1 to {limits.MAX_REPLICAS} replicas, not {factor}")
+        if factor > len(metadata.nodes):
+            raise errors.Conflict(
+                f"{factor} replicas need as many storage nodes, and {len(metadata.nodes)} are registered; add some "
+                "with varlog node add, or ask for fewer replicas"
+            )
         is_sequenced = asked.ordering is Ordering.SEQUENCER
         least = asked.min_replicas or (1 if is_sequenced else min(2, factor))
         place(metadata, self._infos(), factor)  # rather no topic than one without a log stream

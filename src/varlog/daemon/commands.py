@@ -100,7 +100,8 @@ VMR: Final = _Daemon(
     "the metadata repository of a Varlog cluster",
     """\
 The metadata repository decides what the cluster consists of and in which order entries stand. All of that is in its
-journal; a cluster has one, and it must not be lost.
+journal, and must not be lost: then a cluster has one of them. Or it is in an etcd, which several of them share; one
+leads, and another one takes over when it fails.
 """,
     """\
 examples:
@@ -109,6 +110,10 @@ examples:
 
   for other machines:
     vmr start --path /data/varlog-meta --secret-file /etc/varlog/secret --listen 0.0.0.0:9092
+
+  one of several, with the metadata in an etcd:
+    vmr start --store etcd://10.0.0.11:2379,10.0.0.12:2379,10.0.0.13:2379/varlog \\
+        --secret-file /etc/varlog/secret --listen 0.0.0.0:9092 --advertise 10.0.0.11:9092
 """,
 )
 VMS: Final = _Daemon(

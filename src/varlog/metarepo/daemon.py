@@ -113,7 +113,7 @@ def declare(metrics: Metrics, server: MetadataRepositoryServer) -> None:
     )
     metrics.gauges(
         "varlog_stream_status",
-        "0 CREATING, 1 SEALED, 2 UNSEALING, 3 RUNNING, 4 ABORTED.",
+        "0 CREATING, 1 SEALED, 2 UNSEALING, 3 RUNNING, 4 ABORTED, 5 CHAINED.",
         ("log_stream",),
         lambda: [((str(stream.lsid),), stream.status) for stream in repository.state.streams.values()],
     )
