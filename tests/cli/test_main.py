@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -9,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.cli.shell import COMMAND, Shell
+from tests.cli.shell import COMMAND, Shell, ended
 from varlog import __version__
 from varlog.cli import app, manual, manual_cluster, manual_metadata
 from varlog.cli.manual import Page
@@ -44,6 +45,14 @@ def test_the_list_of_commands_is_shown_without_loading_them() -> None:
     program = f"import sys, varlog.cli; varlog.cli.main(['--help']); print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_who_reads_no_more_of_the_help_has_seen_enough(bare: Shell) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with bare.spawn("--help", stdout=writer) as process:
+        os.close(writer)
+        assert ended(process) == (0, "")
 
 
 def test_help_lists_every_command(bare: Shell) -> None:

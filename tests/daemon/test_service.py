@@ -69,7 +69,7 @@ def running(*arguments: str, fds: tuple[int, ...] = (), **environment: str) -> I
         daemon.process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_it_close_and_end_well(number: signal.Signals) -> None:
     with running("obey") as daemon:
         daemon.told("ready")
@@ -78,6 +78,19 @@ def test_a_signal_lets_it_close_and_end_well(number: signal.Signals) -> None:
     assert (code, output) == (0, "closed\n")
     assert [line["event"] for line in log] == ["stopping", "stopped"]
     assert log[0]["reason"] == number.name
+
+
+def test_under_nohup_it_outlives_its_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with running("obey") as daemon:
+            daemon.told("ready")
+            daemon.signal(signal.SIGHUP)
+            daemon.signal(signal.SIGTERM)
+            code, _, log = daemon.end()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert (code, log[0]["reason"]) == (0, "SIGTERM")
 
 
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])

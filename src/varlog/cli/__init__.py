@@ -171,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         discard_stdout()
         return Exit.OK
+    except SystemExit:  # what prints the help says so that nobody reads it any more
+        return Exit.OK
     except (VarlogError, OSError, NotConnected) as error:
         return tell(error, json=json)
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from varlog.errors import BadConfig
 
 CODES: Final = """\
 exit codes:
-  0  it was asked to stop (SIGTERM, SIGINT), and has
+  0  it was asked to stop (SIGTERM, SIGINT, SIGHUP), and has
   1  unexpected: the log has a traceback; restart it
   2  a flag or the config file is wrong
   3  a volume, port, permission or peer is not as it should be

@@ -4,8 +4,8 @@
 installed), and runs `main(service)`. That coroutine lets itself be watched (`service.expose`), starts what the daemon
 is made of, calls `service.ready(address)`, waits for `service.stop`, closes what it has started and returns.
 
-- SIGTERM or SIGINT requests the stop. A second one ends the process at once, also when the loop is stuck: all that is
-  on disk is made for being killed.
+- SIGTERM, SIGINT or SIGHUP (the terminal it was started from is gone) requests the stop. A second one ends the process
+  at once, also when the loop is stuck: all that is on disk is made for being killed.
 - An exception that nobody caught, in a callback or a thread too, ends the daemon: a state machine that was interrupted
   half-way must not go on. Errors of the operating system and typed errors that do not mean danger are logged instead,
   if they surface in a callback: they belong to one connection.
@@ -105,6 +105,9 @@ class Service(Generic[C]):
         self.log = logs.get()
         self.metrics = Metrics(config.program, config.cluster)
         self.stop = Stop()
+        self._stops = [signal.SIGTERM, signal.SIGINT]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as it is under nohup, which means it
+            self._stops.append(signal.SIGHUP)
         self._ready = False
         self._endpoint: Endpoint | None = None
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -143,7 +146,7 @@ class Service(Generic[C]):
         threading.excepthook = lambda raised: loop.call_soon_threadsafe(
             self.fail, raised.exc_value or raised.exc_type()
         )
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._stops:
             loop.add_signal_handler(number, self._on_signal, number)
         running = asyncio.ensure_future(main(self))
         await asyncio.wait({running, self._failure}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +164,7 @@ class Service(Generic[C]):
         running.result()
 
     def _on_signal(self, number: signal.Signals) -> None:
-        for again in (signal.SIGTERM, signal.SIGINT):
+        for again in self._stops:
             asyncio.get_running_loop().remove_signal_handler(again)
             signal.signal(again, signal.SIG_DFL)
         self.log.info("stopping", reason=number.name)
