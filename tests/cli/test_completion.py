@@ -28,6 +28,8 @@ def test_a_script_is_installed_that_knows_commands_and_options(bare: Shell, home
     told = bare.run("--install-completion", "--shell", shell).text
     script = home / SCRIPTS[shell]
     assert str(script) in told
+    written = [str(path) for path in home.rglob("*") if path.is_file()]
+    assert all(path in told for path in written)
     assert all(word in script.read_text() for word in ("subscribe", "describe", "topic", "--cluster"))
 
 

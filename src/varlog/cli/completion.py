@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Annotated, Final, Literal, get_args
 
 from cyclopts import Parameter
@@ -17,6 +18,8 @@ _NEXT: Final[dict[Shell, str]] = {
     "zsh": "open a new shell, or run: exec zsh",
     "fish": "it works from now on",
 }
+
+_STARTUP: Final = (".bashrc", ".zshrc", ".config/fish/config.fish")
 
 
 def install(*, shell: Annotated[Shell | None, Parameter(show_default=False)] = None) -> None:
@@ -33,5 +36,13 @@ def install(*, shell: Annotated[Shell | None, Parameter(show_default=False)] = N
     chosen = shell or next((known for known in get_args(Shell) if known == name), None)
     if chosen is None:
         raise InvalidArgument(f"cannot tell which shell this is; give --shell {'|'.join(get_args(Shell))}")
+    before = _startup_files()
     path = app.install_completion(shell=chosen)
-    Output(json=False).line(f"wrote {path}; {_NEXT[chosen]}")
+    changed = "".join(f" and changed {file}" for file, text in _startup_files().items() if text != before[file])
+    Output(json=False).line(f"wrote {path}{changed}; {_NEXT[chosen]}")
+
+
+def _startup_files() -> dict[Path, bytes]:
+    """What shells read when they start, where the library may add a line."""
+    files = [Path.home() / name for name in _STARTUP]
+    return {file: file.read_bytes() if file.is_file() else b"" for file in files}
