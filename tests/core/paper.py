@@ -256,7 +256,8 @@ class Paper:
             self._move(node, replica, message)
 
     def _remove(self, node: Node, replica: Replica, message: RemoveLogStream) -> None:
-        if (message.new_only and replica.epoch > 0) or (message.failed_only and replica.healthy):
+        is_old = replica.epoch > 0 or replica.fault == errors.Corrupt.code
+        if (message.new_only and is_old) or (message.failed_only and replica.healthy):
             return
         if message.until and replica.epoch > message.until:
             return

@@ -371,6 +371,10 @@ def test_rule13_what_is_not_listed_may_be_about_to_be_and_what_has_a_past_stays(
     hosted[LogStreamID(2)].epoch = Epoch(2)
     paper.pass_time(60)
     assert sorted(hosted) == [1, 2, 3]
+    hosted[LogStreamID(2)].epoch = Epoch(0)
+    hosted[LogStreamID(2)].fault = errors.Corrupt.code
+    paper.pass_time(60)
+    assert sorted(hosted) == [1, 2, 3], "it may not know of its past"
 
 
 # Managers

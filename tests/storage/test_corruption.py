@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from contextlib import suppress
 
@@ -9,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.storage.bad_sectors import BadSectors
 from tests.storage.owner import EVERYTHING, IDENTITY, PATH, Model, Owner, check_readable, options
-from varlog.errors import ConsistencyViolation, Corrupt, Trimmed, UnsupportedFormat, VarlogError, WrongIdentity
+from varlog.errors import (
+    ConsistencyViolation,
+    Corrupt,
+    NotWritable,
+    Poisoned,
+    Trimmed,
+    UnsupportedFormat,
+    VarlogError,
+    WrongIdentity,
+)
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import FileImage, Image
 from varlog.storage import format as fmt
@@ -402,3 +413,44 @@ def test_a_disk_that_cannot_take_a_condemnation_poisons_the_log() -> None:
     disk.set_free_bytes(0)
     storage.condemn(Corrupt("a damaged frame", segment="some.seg", offset=8))
     assert storage.poisoned
+
+
+def test_rule15_what_the_disk_does_not_give_back_is_corruption_and_is_left_as_it_is() -> None:
+    image, model = a_log()
+    for path in files_of(image):
+        disk = BadSectors.under(image, path)
+        storage = LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES))
+        found = storage.recovered.corruption
+        assert found is not None
+        assert (found.segment, found.offset) == (path.rpartition("/")[2], 0)
+        assert storage.recovered.committed_llsn_end <= model.committed_end
+        assert not storage.recovered.uncommitted
+        storage.abandon()
+        assert disk.image().files.items() >= image.files.items()
+
+
+def test_rule15_an_unreadable_condemnation_counts_as_well() -> None:
+    image, _ = a_log()
+    disk = BadSectors.under(image, f"{PATH}/condemned")
+    disk.create(f"{PATH}/condemned").close()
+    assert LogStreamStorage.open(disk, PATH, IDENTITY, options(SEGMENT_BYTES)).recovered.corruption is not None
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.EMFILE, Poisoned), (errno.ENFILE, Poisoned), (errno.ENOMEM, Poisoned), (errno.EACCES, NotWritable)],
+)
+def test_what_the_process_lacks_or_may_not_is_no_damage(number: int, error: type[VarlogError]) -> None:
+    image, _ = a_log()
+    for path in files_of(image):
+        with pytest.raises(error):
+            LogStreamStorage.open(BadSectors.under(image, path, error=number), PATH, IDENTITY, options(SEGMENT_BYTES))
+
+
+def test_a_mark_without_a_segment_is_damage_whatever_it_says() -> None:
+    image, _ = a_log(trimmed=False)
+    mark = f"{PATH}/synced"
+    for content in (image.files[mark], FileImage(b"garbage", 7)):
+        storage = open_image(Image(image.directories, {mark: content}))
+        assert storage.recovered.corruption is not None
+        storage.abandon()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.storage.bad_sectors import BadSectors
 from varlog.errors import Corrupt
 from varlog.sim.disk import SimDisk
 from varlog.storage.identity import identify
@@ -73,3 +74,18 @@ def test_an_empty_file_with_a_segments_name_is_damage() -> None:
     disk.create(f"{PATH}/0000000001-00000000000000000001.seg").close()
     with pytest.raises(Corrupt):
         identify(disk, PATH)
+
+
+def test_a_head_that_cannot_be_read_is_as_good_as_a_damaged_one() -> None:
+    image = disk_with_log(rolls=1).image()
+    older, newest = segments(SimDisk.from_image(image))
+    assert identify(BadSectors.under(image, newest), PATH) == IDENTITY
+    with pytest.raises(Corrupt, match="unreadable bytes"):
+        identify(BadSectors.under(image, older, newest), PATH)
+
+
+def test_what_is_no_directory_is_damage() -> None:
+    disk = SimDisk()
+    disk.create("/log").close()
+    with pytest.raises(Corrupt):
+        identify(disk, "/log")

@@ -29,6 +29,7 @@ from varlog.core.messages import (
     Unseal,
 )
 from varlog.storage.files import OSFile, OSFileSystem
+from varlog.storagenode.daemon import health
 from varlog.storagenode.reading import TAIL_ENTRIES
 from varlog.storagenode.writing import INLINE_BYTES
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, Sequence, StorageNodeID, TopicID
@@ -145,24 +146,35 @@ class FailingFile(OSFile):
 
 
 class FailingFileSystem(OSFileSystem):
-    """A disk that does not sync, or does not open files, whenever a test says so."""
+    """A disk that does not sync, or on which segments cannot be opened, whenever a test says so."""
 
     def __init__(self) -> None:
-        self.fails_to_sync = self.fails_to_open = False
+        self.fails_to_sync = False
+        self.fails_to_open = 0
+        """The error, if it does."""
 
     def open(self, path: str) -> FailingFile:
-        if self.fails_to_open:
-            raise OSError(errno.EIO, "it cannot be opened")
+        if self.fails_to_open and path.endswith(".seg"):
+            raise OSError(self.fails_to_open, "it cannot be opened")
         return FailingFile(os.open(path, os.O_RDWR | os.O_CLOEXEC), self)
 
     def create(self, path: str) -> FailingFile:
         return FailingFile(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), self)
 
 
-def test_M8_a_replica_that_failed_to_write_is_opened_anew_and_has_what_it_had(tmp_path: Path) -> None:
-    def reopen(request: int) -> ReopenLogStream:
-        return ReopenLogStream(request, ONE)
+def reopen(request: int) -> ReopenLogStream:
+    return ReopenLogStream(request, ONE)
 
+
+def remove_failed(request: int) -> RemoveLogStream:
+    return RemoveLogStream(request, ONE, failed_only=True)
+
+
+def add(request: int) -> AddLogStream:
+    return AddLogStream(request, TOPIC, ONE)
+
+
+def test_M8_a_replica_that_failed_to_write_is_opened_anew_and_has_what_it_had(tmp_path: Path) -> None:
     async def main() -> None:
         async with Small(tmp_path) as small:
             disk = FailingFileSystem()
@@ -187,25 +199,98 @@ def test_M8_a_replica_that_failed_to_write_is_opened_anew_and_has_what_it_had(tm
             refused = await manager.ask(ReplicaReply, reopen)
             assert refused.code not in (0, errors.Busy.code)
             assert (await small.info(1)).replicas, "while its disk takes nothing it can at least be read"
-            disk.fails_to_sync, disk.fails_to_open = False, True
+            disk.fails_to_sync, disk.fails_to_open = False, errno.EMFILE
             while (refused := await manager.ask(ReplicaReply, reopen)).code == errors.Busy.code:
                 pass
-            assert refused.code != 0
-            removal = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, failed_only=True))
-            added = await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, ONE))
+            assert refused.code == errors.Poisoned.code
+            assert [replica.fault for replica in (await small.info(1)).replicas] == [errors.Poisoned.code]
+            removal = await manager.ask(ReplicaReply, remove_failed)
+            added = await manager.ask(ReplicaReply, add)
             again = await manager.ask(ReplicaReply, reopen)
-            assert {removal.code, added.code, again.code} == {errors.Busy.code}, "its files are there"
+            refusals = (errors.Conflict.code, errors.AlreadyExists.code, errors.Busy.code)
+            assert (removal.code, added.code, again.code) == refusals, "its files are there"
 
-            disk.fails_to_open = False
-            while not (replicas := (await small.info(1)).replicas):
+            disk.fails_to_open = 0
+            while not (replicas := (await small.info(1)).replicas)[0].healthy:
                 pass
-            assert (replicas[0].healthy, replicas[0].state) == (True, ReplicaState.SEALING)
+            assert replicas[0].state is ReplicaState.SEALING
             assert replicas[0].committed_end >= 2, "what was written again when it was opened may be committed as well"
             (hosted,) = small.nodes[1].replicas
             hosted.executor.on_corrupt()
             while (refused := await manager.ask(ReplicaReply, reopen)).code == errors.Busy.code:
                 pass
             assert refused.code == errors.Conflict.code, "what is damaged is of no use"
+
+    run(main())
+
+
+def test_rule15_a_replica_that_cannot_be_read_when_it_is_opened_anew_is_damaged(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            disk = FailingFileSystem()
+            await small.start(nodes=0, streams=0)
+            await small.start_node(1, disk)
+            await small.add_nodes()
+            await small.add_topic(streams=1)
+            manager = await small.call_node(1, Role.MANAGER)
+            for vms in list(small.managers):
+                await small.stop_manager(vms)
+            (hosted,) = small.nodes[1].replicas
+            hosted.executor.on_failed(errors.Poisoned.code)
+            disk.fails_to_open = errno.EIO
+            assert (await manager.ask(ReplicaReply, reopen)).code == errors.Corrupt.code
+            (replica,) = (await small.info(1)).replicas
+            assert (replica.healthy, replica.fault) == (False, errors.Corrupt.code)
+            while (again := await manager.ask(ReplicaReply, reopen)).code == errors.Busy.code:
+                pass
+            assert again.code == errors.Conflict.code, "it has to be copied anew"
+            assert (await manager.ask(ReplicaReply, remove_failed)).code == 0
+            assert not (await small.info(1)).replicas
+            disk.fails_to_open = 0
+            assert (await manager.ask(ReplicaReply, add)).code == 0
+
+    run(main())
+
+
+def test_rule15_a_node_starts_with_a_damaged_replica_and_tells_of_it_until_it_is_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            await host.set_up()
+            for manager in list(host.managers):
+                await host.stop_manager(manager)
+            await host.stop_node(1)
+            (segment,) = host.directory(1).glob("*.seg")
+            content = segment.read_bytes()
+            segment.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+            node = await host.start_node(1)
+            replicas = {replica.lsid: replica for replica in (await host.info(1)).replicas}
+            assert (replicas[ONE].fault, replicas[TWO].healthy) == (errors.Corrupt.code, True)
+            assert health(node).details["in_need_of_repair"] == [1]
+            client, caller = await host.call_node(1), await host.call_node(1, Role.MANAGER)
+            assert (await client.ask(ScanReply, scan)).code == errors.UnknownLogStream.code
+            new = await caller.ask(ReplicaReply, lambda request: RemoveLogStream(request, ONE, new_only=True))
+            added = await caller.ask(ReplicaReply, add)
+            assert new.code == added.code == errors.AlreadyExists.code, "it may have a past"
+            assert segment.exists()
+            assert (await caller.ask(ReplicaReply, remove_failed)).code == 0
+            assert not host.directory(1).exists()
+            assert [replica.lsid for replica in (await host.info(1)).replicas] == [2]
+            assert (await caller.ask(ReplicaReply, add)).code == 0
+
+    run(main())
+
+
+def test_B6_a_damaged_replica_may_have_forgotten_its_past(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Host(tmp_path) as host:
+            manager = await host.set_up()
+            await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, LogStreamID(5)))
+            replica = host.nodes[1].replicas.get(LogStreamID(5))
+            assert replica is not None
+            replica.executor.on_corrupt()
+            left = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, LogStreamID(5), True))
+            assert left.code == errors.AlreadyExists.code
+            assert host.directory(5).exists()
 
     run(main())
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 
 import pytest
 
 from tests.core.replica import batch_of
+from tests.storage.bad_sectors import BadSectors
 from varlog import batch, errors, limits
 from varlog.core.chainreplica import ChainReplica
 from varlog.core.executor import LogStreamExecutor
@@ -182,6 +184,89 @@ def test_B3_data_of_another_node_is_not_taken_for_ones_own() -> None:
         copy.pwritev([copied.pread(copied.size(), 0)], 0)
     with pytest.raises(errors.WrongIdentity):
         reopened(host)
+
+
+def damaged_host() -> Host:
+    """A node that was stopped and has log streams 5 and 6, 5 with damage in the head of its only segment."""
+    host = new_host()
+    host.add(5)
+    host.add(6)
+    host.seal()
+    host.close()
+    host.disk.flip_bit(segment_of(host), 40)
+    return host
+
+
+def segment_of(host: Host, lsid: int = LSID) -> str:
+    (name,) = [name for name in host.disk.listdir(host.path(lsid)) if name.endswith(".seg")]
+    return f"{host.path(lsid)}/{name}"
+
+
+def check_set_aside(host: Host, error: type[errors.VarlogError]) -> None:
+    """Log stream 5 is told of and not served, 6 is served as ever."""
+    assert [executor.lsid for executor in host.served] == [6]
+    (unopened,) = host.replicas.unopened.values()
+    info = unopened.info()
+    assert (info.lsid, info.healthy, info.fault, info.volume) == (LSID, False, error.code, ONE)
+    assert (info.epoch, info.state, info.committed_end, info.durable_end) == (0, SEALING, 1, 1)
+    assert host.replicas.get(LSID) is None
+    with pytest.raises(errors.AlreadyExists, match="log stream 5 has data in /one"):
+        host.add(5)
+
+
+def test_rule15_a_replica_that_cannot_be_opened_concerns_itself_alone_and_is_left_as_it_is() -> None:
+    host = damaged_host()
+    before = host.disk.image().files
+    host = reopened(host)
+    check_set_aside(host, errors.Corrupt)
+    files = host.disk.image().files
+    assert {path: files[path] for path in before if path.startswith(host.path())} == {
+        path: file for path, file in before.items() if path.startswith(host.path())
+    }
+    with pytest.raises(errors.Corrupt):
+        host.replicas.reopen(ONE, LSID)
+    check_set_aside(host, errors.Corrupt)
+    host.remove()
+    assert not host.disk.exists(host.path())
+    assert host.add().epoch == 0, "it can be made anew"
+
+
+def test_rule15_a_mark_without_a_segment_is_a_damaged_replica() -> None:
+    host = damaged_host()
+    host.disk.unlink(segment_of(host))
+    check_set_aside(reopened(host), errors.Corrupt)
+
+
+def test_rule15_what_the_disk_does_not_give_back_is_a_damaged_replica() -> None:
+    host = damaged_host()
+    host.disk.flip_bit(segment_of(host), 40)
+    check_set_aside(reopened_on(BadSectors.under(host.disk.image(), segment_of(host))), errors.Corrupt)
+
+
+def test_a_replica_that_cannot_be_made_good_is_opened_when_it_can_be() -> None:
+    host = damaged_host()
+    host.disk.flip_bit(segment_of(host), 40)
+    host.disk.mkdir(f"{host.path()}/x.tmp")
+    host = reopened(host)
+    check_set_aside(host, errors.Poisoned)
+    host.disk.rmdir(f"{host.path()}/x.tmp")
+    assert host.replicas.reopen(ONE, LSID).executor.epoch == 1
+    assert not host.replicas.unopened
+
+
+def test_a_replica_of_which_nothing_is_left_is_forgotten() -> None:
+    host = reopened(damaged_host())
+    for name in host.disk.listdir(host.path()):
+        host.disk.unlink(f"{host.path()}/{name}")
+    with pytest.raises(errors.NoSuchReplica):
+        host.replicas.reopen(ONE, LSID)
+    assert not host.replicas.unopened
+
+
+def test_a_node_that_lacks_files_does_not_start() -> None:
+    host = damaged_host()
+    with pytest.raises(errors.Poisoned):
+        reopened_on(BadSectors.under(host.disk.image(), segment_of(host, 6), error=errno.EMFILE))
 
 
 def test_B6_a_log_stream_with_a_past_is_not_made_anew() -> None:

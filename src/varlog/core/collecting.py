@@ -19,7 +19,7 @@ from typing import Final
 
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import AbortStream, RemoveLogStream, RenewNode, StreamInfo, UnregisterStream
-from varlog.core.steps import Situation, Step, name, nodes, wait
+from varlog.core.steps import Situation, Step, is_corrupt, name, nodes, wait
 from varlog.core.world import Sight
 from varlog.types import StreamStatus
 
@@ -60,7 +60,7 @@ def collect_strays(situation: Situation) -> Iterator[Step]:
         answer = world.answer(snid)
         for replica in answer.replicas if answer is not None else ():
             gone = replica.lsid not in listed and replica.lsid < world.metadata.next_lsid
-            if gone and replica.epoch == 0:
+            if gone and replica.epoch == 0 and not is_corrupt(replica):  # which may not know of its past
                 why = f"node {snid}: is to remove what was made of log stream {replica.lsid}, which is no more"
                 yield Step(node_address(snid), RemoveLogStream(situation.request(), replica.lsid, new_only=True), why)
 

@@ -14,7 +14,7 @@ from varlog import errors
 from varlog.core.messages import Info, ReplicaInfo, StreamInfo
 from varlog.types import GLSN, StorageNodeID
 
-_MENDED_BY_RESTART = frozenset({errors.Poisoned.code, errors.DiskFull.code})
+_MENDED_BY_RESTART = frozenset({errors.Poisoned.code, errors.DiskFull.code, errors.NotWritable.code})
 
 
 class Judgement(NamedTuple):

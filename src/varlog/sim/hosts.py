@@ -28,6 +28,7 @@ from varlog.core.messages import (
     Message,
     RemoveLogStream,
     ReopenLogStream,
+    ReplicaInfo,
     ReplicaReply,
 )
 from varlog.core.proving import Outcome, Prover
@@ -40,6 +41,7 @@ from varlog.storage.grouped import AnyLog
 from varlog.storage.logfiles import make_room, publish
 from varlog.storage.options import StorageOptions
 from varlog.storagenode.identity import Secrets
+from varlog.storagenode.replicas import ITS_OWN, UnopenedReplica
 from varlog.types import (
     LLSN,
     ClusterID,
@@ -97,6 +99,8 @@ class NodeHost(ABC, Generic[S]):
         self._busy: set[LogStreamID] = set()
         self._closings: dict[LogStreamID, Callable[[], None]] = {}
         """Replicas that are served no more, and what is done when they are closed."""
+        self._unopened: dict[LogStreamID, UnopenedReplica] = {}
+        """What is on the disk and could not be opened."""
         self._reopened: dict[LogStreamID, float] = {}
         """When replicas were last opened anew, or were to be."""
         self._wake: float | None = None
@@ -142,6 +146,10 @@ class NodeHost(ABC, Generic[S]):
     @abstractmethod
     def _info(self, request: int) -> Info: ...
 
+    @property
+    def _unopened_infos(self) -> list[ReplicaInfo]:
+        return [unopened.info() for unopened in self._unopened.values()]
+
     @abstractmethod
     def _settle(self) -> None:
         """After every event: do the reads, let copies go on, write what is staged."""
@@ -168,6 +176,7 @@ class NodeHost(ABC, Generic[S]):
         self._starts += 1
         self._busy.clear()
         self._closings.clear()
+        self._unopened.clear()
         self._reopened.clear()
         self._wake = None
         self._is_active = True
@@ -180,7 +189,7 @@ class NodeHost(ABC, Generic[S]):
             self.node = StorageNode(self.snid, self._prover.boot, self._send, self._observe)
             for name in self.disk.listdir(self._path):
                 if name.startswith("lsid="):
-                    self._open(LogStreamID(int(name.removeprefix("lsid="))))
+                    self._open_or_keep(LogStreamID(int(name.removeprefix("lsid="))))
             self._opened()
         except errors.VarlogError as error:
             self._stop(error)
@@ -204,6 +213,22 @@ class NodeHost(ABC, Generic[S]):
         except errors.NoSuchReplica:
             return  # it was never made whole, so nobody was told of it
         self._serve(storage, lsid)
+
+    def _open_or_keep(self, lsid: LogStreamID) -> None:
+        """What cannot be opened concerns itself alone, and is tried again."""
+        try:
+            self._open(lsid)
+        except ITS_OWN as error:
+            self.process.world.trace("not opened", self.process, str(error))
+            self._unopened[lsid] = UnopenedReplica(_VOLUME, lsid, error)
+            self.process.at(limits.REOPEN_SECONDS, self._open_again, lsid)
+        else:
+            self._unopened.pop(lsid, None)
+
+    def _open_again(self, lsid: LogStreamID) -> None:
+        if lsid in self._unopened:
+            self._open_or_keep(lsid)
+            self._settle()
 
     def kill(self) -> None:
         """The process ends; what it wrote stays in the page cache."""
@@ -311,6 +336,8 @@ class NodeHost(ABC, Generic[S]):
         try:
             if lsid in self._closings:
                 raise errors.Busy(f"log stream {lsid} is being removed from this node")
+            if lsid in self._unopened:
+                raise errors.AlreadyExists(f"log stream {lsid} has data on this node")
             reply = self._add(message)
         except errors.VarlogError as error:
             self._reply(source, message.request, lsid, error.code)
@@ -319,9 +346,11 @@ class NodeHost(ABC, Generic[S]):
 
     def _remove_log_stream(self, source: str, message: RemoveLogStream) -> None:
         lsid, replica = message.lsid, self.replica(message.lsid)
-        if replica is None and lsid not in self._closings:
+        if lsid in self._unopened:
+            self._remove_unopened(source, message)
+        elif replica is None and lsid not in self._closings:
             self._reply(source, message.request, lsid, 0)
-        elif replica is not None and message.new_only and replica.epoch > 0:
+        elif replica is not None and message.new_only and (replica.epoch > 0 or replica.fault == errors.Corrupt.code):
             self._reply(source, message.request, lsid, errors.AlreadyExists.code)
         elif replica is not None and ((message.failed_only and replica.healthy) or 0 < message.until < replica.epoch):
             # The request is about one that was not sound, or outside of the set, and is not so any more.
@@ -329,8 +358,22 @@ class NodeHost(ABC, Generic[S]):
         elif replica is not None:
             self._remove(lsid, lambda: self._reply(source, message.request, lsid, 0))
 
+    def _remove_unopened(self, source: str, message: RemoveLogStream) -> None:
+        """What it holds is not known, so nothing that is asked for on a condition is done. None is damaged here: whose
+        it is need not be asked of the files, so damage is found when they are open."""
+        request, lsid = message.request, message.lsid
+        if message.new_only or message.failed_only or message.until:
+            refusal = errors.AlreadyExists if message.new_only else errors.Conflict
+            self._reply(source, request, lsid, refusal.code)
+            return
+        del self._unopened[lsid]
+        self._delete_all(lsid, lambda: self._reply(source, request, lsid, 0))
+
     def _reopen_log_stream(self, source: str, message: ReopenLogStream) -> None:
         lsid, replica = message.lsid, self.replica(message.lsid)
+        if lsid in self._unopened:  # it is tried again anyway
+            self._reply(source, message.request, lsid, errors.Busy.code)
+            return
         if replica is None or replica.healthy or replica.fault == errors.Corrupt.code:
             code = errors.NoSuchReplica.code if replica is None else replica.fault
             self._reply(source, message.request, lsid, code)
@@ -348,16 +391,11 @@ class NodeHost(ABC, Generic[S]):
         self._close(lsid, lambda: self._open_anew(lsid, lambda: self._reply(source, message.request, lsid, 0)))
 
     def _open_anew(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
-        """Until it can be opened its files are in the way of anything else."""
-        try:
-            self._open(lsid)
-        except errors.VarlogError as error:
-            self.process.world.trace("not opened", self.process, str(error))
-            self.process.at(limits.REOPEN_SECONDS, self._open_anew, lsid, then)
-            return
         del self._closings[lsid]
-        self._observe(Branch.M8_REOPENED)
-        then()
+        self._open_or_keep(lsid)
+        if lsid not in self._unopened:
+            self._observe(Branch.M8_REOPENED)
+            then()
 
     def _reply(self, source: str, request: int, lsid: LogStreamID, code: int) -> None:
         self._send(source, self._reply_of(request, lsid, code))
@@ -382,6 +420,9 @@ class NodeHost(ABC, Generic[S]):
 
     def _finish_removal(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
         del self._closings[lsid]
+        self._delete_all(lsid, then)
+
+    def _delete_all(self, lsid: LogStreamID, then: Callable[[], None]) -> None:
         try:
             publish(self.disk, self._replica_path(lsid), _REMOVED, b"").close()
             self._delete(lsid)

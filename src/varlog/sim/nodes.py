@@ -160,7 +160,7 @@ class StorageNodeHost(NodeHost[LogStreamStorage]):
             self._guarded(lambda: self.node.on_appends(self._appends_from, appends, self.process.monotonic()))
 
     def _info(self, request: int) -> Info:
-        replicas = tuple(executor.info() for executor in self.node.executors)
+        replicas = (*[executor.info() for executor in self.node.executors], *self._unopened_infos)
         unanswered = self.node.unanswered(self.process.monotonic())
         identified = self._prover.is_identified
         return Info(request, self.snid, self.node.boot, replicas, is_identified=identified, unanswered=unanswered)

@@ -8,7 +8,7 @@ is dropped (B10).
 Where the frames of the newest segment end before its file does, rule 15 decides. If anything proves that the file was
 once synced beyond that place (a later frame, the mark), it is corruption: reported, nothing is touched, what lies below
 is served. Else it is a torn tail, or an unfinished close: it is cut. Everything else about the files is whole by
-construction (`logfiles`), so any other damage is corruption too.
+construction (`logfiles`), so any other damage is corruption too, and so are bytes that the disk does not give back.
 
 Then, if nothing is corrupt, the files are made good (`Recovery.repair`), in an order that allows a crash at any point:
 
@@ -26,6 +26,8 @@ What must always hold: nothing that was reported durable is cut; nothing is inve
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -33,7 +35,7 @@ from varlog import limits
 from varlog.errors import Corrupt, NoSuchReplica, WrongIdentity, WrongOrdering
 from varlog.storage import format as fmt
 from varlog.storage import trim
-from varlog.storage.directory import is_full
+from varlog.storage.directory import is_full, readable
 from varlog.storage.files import File, FileSystem
 from varlog.storage.format import Context, Footer, FrameKind, LogBase, Mark, TrimRecord
 from varlog.storage.logfiles import CONDEMNED_NAME, MARK_NAME, TRIM_NAME, UNFINISHED, publish
@@ -165,7 +167,8 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
             self._read_newest()
             self._check_trim()
             self._apply_floors()
-            self._look_further()
+            with readable(self._directory.rpartition("/")[2]):
+                self._look_further()
         except Corrupt as e:
             self.corruption = self.corruption or e
             self._apply_floors()
@@ -197,11 +200,11 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
         """What was found damaged before. The file's being there is what counts, whatever it says."""
         if CONDEMNED_NAME not in self._names:
             return None
-        file = self._fs.open(self._path(CONDEMNED_NAME))
         try:
-            said = file.pread(limits.KIB, 0).decode(errors="replace").split(" ", 1)
-        finally:
-            file.close()
+            with self._open(CONDEMNED_NAME) as file:
+                said = file.pread(limits.KIB, 0).decode(errors="replace").split(" ", 1)
+        except Corrupt as unreadable:
+            return unreadable
         offset, segment = said if len(said) == 2 and said[0].isdecimal() else ("0", CONDEMNED_NAME)
         return Corrupt("damage found earlier", segment=segment, offset=int(offset))
 
@@ -218,13 +221,23 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
     def _path(self, name: str) -> str:
         return f"{self._directory}/{name}"
 
+    @contextmanager
+    def _open(self, name: str) -> Iterator[File]:
+        """A file to look at."""
+        with readable(name):
+            file = self._fs.open(self._path(name))
+            try:
+                yield file
+            finally:
+                file.close()
+
     def _survey(self) -> None:
         found = sorted(
             _Entry(*parsed, name) for name in self._names if (parsed := parse_segment_name(name)) is not None
         )
         self._mark = self._read_mark()
         self.trim = trim.read_record(self._fs, self._directory, self._identity)
-        if not found and self._mark is None:  # a trim record alone is what is left of a log that was only begun
+        if not found and MARK_NAME not in self._names:  # a trim record alone is left of a log that was only begun
             raise NoSuchReplica(f"{self._directory} holds no log stream")
         first = self.trim.first_seq if self.trim is not None else 1
         for entry in found:
@@ -243,21 +256,15 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
     def _read_mark(self) -> Mark | None:
         if MARK_NAME not in self._names:
             return None
-        file = self._fs.open(self._path(MARK_NAME))
-        try:
+        with self._open(MARK_NAME) as file:
             return fmt.decode_mark(file.pread(fmt.MARK_BYTES + 1, 0))
-        finally:
-            file.close()
 
     def _read_footer(self, entry: _Entry) -> None:
         """A closed segment: its footer says all there is to know now."""
-        file = self._fs.open(self._path(entry.name))
-        try:
+        with self._open(entry.name) as file:
             size = file.size()
             offset = max(0, size - fmt.FOOTER_BYTES)
             footer = fmt.decode_footer(file.pread(fmt.FOOTER_BYTES, offset))
-        finally:
-            file.close()
         if footer is None or (footer.seq, footer.first_llsn) != entry[:2]:
             raise Corrupt("a damaged footer", segment=entry.name, offset=offset)
         self._check_identity(entry, footer.identity, footer.ordering)
@@ -308,11 +315,8 @@ class SegmentRecovery(ABC, Generic[ReplayT, SegmentT]):
         return not named_durably and newest.end == newest.head_end and newest.zero
 
     def _replay(self, entry: _Entry) -> _Newest[ReplayT]:
-        file = self._fs.open(self._path(entry.name))
-        try:
+        with self._open(entry.name) as file:
             return self._replay_file(entry, file)
-        finally:
-            file.close()
 
     def _replay_file(self, entry: _Entry, file: File) -> _Newest[ReplayT]:
         size = file.size()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from varlog.errors import Corrupt, WrongIdentity
 from varlog.storage import format as fmt
+from varlog.storage.directory import readable
 from varlog.storage.files import FileSystem
 from varlog.storage.format import TrimRecord
 from varlog.storage.logfiles import TRIM_NAME
@@ -34,11 +35,12 @@ def read_record(fs: FileSystem, directory: str, identity: LogStreamIdentity) -> 
     path = f"{directory}/{TRIM_NAME}"
     if not fs.exists(path):
         return None
-    file = fs.open(path)
-    try:
-        record = fmt.decode_trim(file.pread(file.size(), 0))
-    finally:
-        file.close()
+    with readable(TRIM_NAME):
+        file = fs.open(path)
+        try:
+            record = fmt.decode_trim(file.pread(file.size(), 0))
+        finally:
+            file.close()
     if record is None:
         raise Corrupt("a damaged trim record", segment=TRIM_NAME, offset=0)
     if record.identity != identity:

@@ -44,6 +44,7 @@ def remind(node: StorageNodeServer) -> None:
 def health(node: StorageNodeServer) -> Health:
     """Whether it serves: the metadata repository answers and knows it, and none of its replicas needs repair."""
     replicas = [replica.executor.info() for replica in node.replicas]
+    replicas += [unopened.info() for unopened in node.replicas.unopened.values()]
     broken = [replica.lsid for replica in replicas if not replica.healthy]
     details = {
         "snid": node.snid,
@@ -103,7 +104,6 @@ def declare(metrics: Metrics, node: StorageNodeServer) -> None:
         ("global_hwm", "The GLSN up to which the replica is complete."),
         ("state", "0 SEALING, 1 SEALED, 2 RUNNING."),
         ("epoch", "The epoch the replica is in."),
-        ("healthy", "0 if the replica has failed or is corrupt."),
     ):
         metrics.gauges(
             f"varlog_replica_{name}",
@@ -113,3 +113,12 @@ def declare(metrics: Metrics, node: StorageNodeServer) -> None:
                 ((str(replica.executor.lsid),), int(getattr(replica.executor, name))) for replica in node.replicas
             ],
         )
+    metrics.gauges(
+        "varlog_replica_healthy",
+        "0 if the replica has failed or is corrupt.",
+        ("log_stream",),
+        lambda: [
+            *[((str(replica.executor.lsid),), int(replica.executor.healthy)) for replica in node.replicas],
+            *[((str(lsid),), 0) for lsid in node.replicas.unopened],
+        ],
+    )

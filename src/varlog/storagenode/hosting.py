@@ -6,8 +6,9 @@ replicas must not wait for that. Who asked is answered when all is gone. A repli
 way and then made on its base, unless somebody wants it removed meanwhile.
 
 A replica that has failed to write is closed in the same way and opened again from its files, once its disk takes a new
-file. If it cannot be opened all the same, it is tried again: the files are there, so nothing else may be made in their
-place.
+file. One that cannot be opened, then or at the start of the node, is told of as one that has failed, and it is tried
+again: the files are there, so nothing else may be made in their place. If it is damaged that is of no use; like one in
+which damage is found while it is served it is left alone until it is to be removed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from varlog.core.syncing import RestartPlan
 from varlog.daemon import logs
 from varlog.storage.copying import base_of
 from varlog.storage.format import LogBase
-from varlog.storagenode.replicas import AnyReplica, Replicas
+from varlog.storagenode.replicas import AnyReplica, Replicas, UnopenedReplica
 from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
 
 
@@ -59,10 +60,10 @@ class Hosting:
         """What is being removed, and who waits for that."""
         self._beginnings: dict[LogStreamID, _Beginning] = {}
         """What of it is to begin anew."""
-        self._closed: dict[LogStreamID, AnyReplica | None] = {}
-        """What of it is to be opened anew; None until it is closed."""
+        self._closing: set[LogStreamID] = set()
+        """What of it is to be opened anew."""
         self._reopened: dict[LogStreamID, float] = {}
-        """When that was last tried."""
+        """When replicas were last opened anew, or were to be."""
         self._deletions: set[asyncio.Task[None]] = set()
         self._log = logs.get().bind(snid=snid)
 
@@ -86,7 +87,7 @@ class Hosting:
         lsid = message.lsid
         replica = self._replicas.get(lsid)
         waiting = self._leaving.get(lsid)
-        if lsid in self._closed:
+        if lsid in self._closing:
             self._refuse(source, message.request, lsid, errors.Busy(f"log stream {lsid} is being opened anew"))
         elif waiting is not None:
             if (message.new_only or message.failed_only or message.until) and lsid in self._beginnings:
@@ -95,9 +96,11 @@ class Hosting:
             self._beginnings.pop(lsid, None)
             if len(waiting) < limits.MAX_PENDING_DECISIONS:
                 waiting.append((source, message.request))
+        elif (unopened := self._replicas.unopened.get(lsid)) is not None:
+            self._remove_unopened(source, message, unopened)
         elif replica is None:
             self._gone(source, message.request, lsid)
-        elif message.new_only and replica.executor.epoch > 0:
+        elif message.new_only and (replica.executor.epoch > 0 or _is_damaged(replica)):
             past = errors.AlreadyExists(f"log stream {lsid} has a past on this node, in {replica.volume}; it was left")
             self._refuse(source, message.request, lsid, past)
         elif message.failed_only and replica.executor.healthy:
@@ -111,50 +114,67 @@ class Hosting:
             self._leave(lsid)
             self.go_on(lsid)
 
+    def _remove_unopened(self, source: Address, message: RemoveLogStream, unopened: UnopenedReplica) -> None:
+        """What it holds is not known, so nothing that is asked for on a condition is done; but damage is damage."""
+        lsid, where = message.lsid, f"in {unopened.volume} on this node"
+        if message.new_only:
+            past = errors.AlreadyExists(f"log stream {lsid} may have a past {where}; it was left")
+            self._refuse(source, message.request, lsid, past)
+        elif (message.failed_only or message.until) and not _is_damaged(unopened):
+            closed = errors.Conflict(f"log stream {lsid} cannot be opened {where}, and may be sound; it was left")
+            self._refuse(source, message.request, lsid, closed)
+        else:
+            self._leaving[lsid] = [(source, message.request)]
+            self._begin_deletion(lsid)
+
     def reopen(self, source: Address, message: ReopenLogStream, now: float) -> None:
-        """A replica that has failed to write begins again with what is on the disk."""
+        """A replica that has failed to write, or could not be opened, begins again with what is on the disk."""
         request, lsid = message.request, message.lsid
-        replica = self._replicas.get(lsid)
+        replica = self._replicas.get(lsid) or self._replicas.unopened.get(lsid)
         if lsid in self._leaving or now - self._reopened.get(lsid, -limits.REOPEN_SECONDS) < limits.REOPEN_SECONDS:
             self._refuse(source, request, lsid, errors.Busy(f"log stream {lsid} was just closed, or opened anew"))
         elif replica is None:
             self._refuse(source, request, lsid, errors.NoSuchReplica(f"this node has no replica of log stream {lsid}"))
-        elif replica.executor.healthy:
+        elif not isinstance(replica, UnopenedReplica) and replica.executor.healthy:
             self._agree(source, request, replica)
-        elif replica.executor.info().fault == errors.Corrupt.code:
+        elif _is_damaged(replica):
             damaged = errors.Conflict(f"the replica of log stream {lsid} is damaged; it has to be copied anew")
             self._refuse(source, request, lsid, damaged)
         else:
             self._reopened[lsid] = now
             try:
-                self._replicas.check_room(lsid)
+                self._replicas.check_room(replica.volume, lsid)
             except errors.VarlogError as error:  # it could not be opened either; as it is, it can be read
                 self._refuse(source, request, lsid, error)
                 return
             self._leaving[lsid] = [(source, request)]
-            self._closed[lsid] = None
+            if isinstance(replica, UnopenedReplica):
+                self._open_anew(replica.volume, lsid)
+                return
+            self._closing.add(lsid)
             self._leave(lsid)
             self.go_on(lsid)
 
     def tick(self, now: float) -> None:
         """Try once more to open what could not be opened."""
-        for lsid in [lsid for lsid, replica in self._closed.items() if replica is not None]:
-            if now - self._reopened[lsid] >= limits.REOPEN_SECONDS:
-                self._open_anew(lsid)
+        for lsid, unopened in list(self._replicas.unopened.items()):
+            is_due = now - self._reopened.get(lsid, -limits.REOPEN_SECONDS) >= limits.REOPEN_SECONDS
+            if is_due and not _is_damaged(unopened):
+                self._open_anew(unopened.volume, lsid)
 
-    def _open_anew(self, lsid: LogStreamID) -> None:
-        before = self._closed[lsid]
-        assert before is not None, "it is closed before it is opened"
+    def _open_anew(self, volume: str, lsid: LogStreamID) -> None:
         self._reopened[lsid] = asyncio.get_running_loop().time()
-        waiting, self._leaving[lsid] = self._leaving[lsid], []
+        waiting, before = self._leaving.pop(lsid, []), self._replicas.unopened.get(lsid)
         try:
-            replica = self._replicas.reopen(lsid, before.executor.tpid, before.volume)
+            replica = self._replicas.reopen(volume, lsid)
         except errors.VarlogError as error:
-            self._log.error("a replica could not be opened anew", lsid=lsid, error=str(error))
+            if before is None or str(before.error) != str(error):
+                self._log.error("a replica could not be opened anew", lsid=lsid, error=str(error))
             for source, request in waiting:
                 self._refuse(source, request, lsid, error)
             return
-        del self._closed[lsid], self._leaving[lsid]
+        if replica.storage.corruption is not None:
+            self._log.error("damage found", lsid=lsid, error=str(replica.storage.corruption))
         self._log.info("a replica was opened anew", lsid=lsid, llsn=replica.executor.committed_end)
         for source, request in waiting:
             self._agree(source, request, replica)
@@ -180,10 +200,13 @@ class Hosting:
         replica = self._replicas.get(lsid)
         if replica is None or self._is_busy(replica):
             return
-        if lsid in self._closed:
-            self._closed[lsid] = self._replicas.close_one(lsid)
-            self._open_anew(lsid)
-            return
+        if lsid in self._closing:
+            self._closing.remove(lsid)
+            self._open_anew(self._replicas.close_one(lsid).volume, lsid)
+        else:
+            self._begin_deletion(lsid)
+
+    def _begin_deletion(self, lsid: LogStreamID) -> None:
         deletion = asyncio.get_running_loop().create_task(self._delete(lsid, self._replicas.let_go(lsid)))
         self._deletions.add(deletion)
         deletion.add_done_callback(self._deletions.discard)
@@ -230,6 +253,12 @@ class Hosting:
 
     async def stop(self) -> None:
         """Finish what is being removed. No group and no read is under way any more."""
-        for lsid in self._leaving.keys() - self._closed.keys():
+        for lsid in self._leaving.keys() - self._closing:
             self.go_on(lsid)
         await asyncio.gather(*self._deletions, return_exceptions=True)
+
+
+def _is_damaged(replica: AnyReplica | UnopenedReplica) -> bool:
+    """Whether it is of no use to open it again, and what happened to it may be forgotten."""
+    fault = replica.error.code if isinstance(replica, UnopenedReplica) else replica.executor.fault
+    return fault == errors.Corrupt.code

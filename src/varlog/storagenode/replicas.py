@@ -7,6 +7,10 @@ At start every log stream found on the volumes is opened and recovered (B3); lat
 begins in SEALING (B7): making one gives nobody anything to append to. Data that is there already is never taken for a
 new log stream's (B6).
 
+What cannot be opened concerns itself alone: the others are served, and it is kept as what it is (`UnopenedReplica`),
+with its files as they are, until whoever manages the cluster has decided about it. Only what is another's (B4), and
+what this process lacks, keeps a node from starting.
+
 A removal that was interrupted is finished at the next start: the directory says that it is being removed before the
 first of its files goes.
 """
@@ -22,20 +26,33 @@ from varlog.core.address import Send
 from varlog.core.branches import Observe
 from varlog.core.chainreplica import ChainReplica
 from varlog.core.executor import LogStreamExecutor
-from varlog.storage.directory import typed_errors
+from varlog.core.messages import ReplicaInfo
+from varlog.storage.directory import is_shortage, typed_errors
 from varlog.storage.files import FileSystem
 from varlog.storage.format import LogBase
 from varlog.storage.grouped import AnyLog
 from varlog.storage.identity import identify, ordering_of
 from varlog.storage.log import LogStreamStorage
-from varlog.storage.logfiles import LOCK_NAME, UNFINISHED, make_room, publish
+from varlog.storage.logfiles import LOCK_NAME, MARK_NAME, UNFINISHED, make_room, publish
 from varlog.storage.options import StorageOptions
 from varlog.storage.writeonce import WriteOnceStorage
 from varlog.storagenode.volumes import Volumes
-from varlog.types import MAX_ID, LogStreamID, LogStreamIdentity, Ordering, TopicID
+from varlog.types import (
+    FIRST_LLSN,
+    MAX_ID,
+    Epoch,
+    LogStreamID,
+    LogStreamIdentity,
+    Ordering,
+    ReplicaState,
+    TopicID,
+)
 
 REMOVED_NAME: Final = "removed"
 """A directory that holds a file of this name is being deleted."""
+
+ITS_OWN: Final = (errors.Corrupt, errors.Poisoned, errors.DiskFull, errors.NotWritable)
+"""What can be wrong with one replica while the others are well."""
 
 
 class Replica(NamedTuple):
@@ -55,6 +72,20 @@ class ChainedReplica(NamedTuple):
 
 
 AnyReplica = Replica | ChainedReplica
+
+
+class UnopenedReplica(NamedTuple):
+    """One that is on the disk and could not be opened. Its topic and its ordering may be unknown: it answers nobody,
+    and promises nothing."""
+
+    volume: str
+    lsid: LogStreamID
+    error: errors.VarlogError
+    """Why."""
+
+    def info(self) -> ReplicaInfo:
+        state = (Epoch(0), ReplicaState.SEALING, FIRST_LLSN, FIRST_LLSN, False)
+        return ReplicaInfo(self.lsid, *state, fault=self.error.code, volume=self.volume)
 
 
 class Replicas:
@@ -77,6 +108,8 @@ class Replicas:
         self._served = served
         self._replicas: dict[LogStreamID, AnyReplica] = {}
         self._by_storage: dict[AnyLog, AnyReplica] = {}
+        self.unopened: dict[LogStreamID, UnopenedReplica] = {}
+        """What is there and is not served."""
 
     def __iter__(self) -> Iterator[AnyReplica]:
         return iter(self._replicas.values())
@@ -100,16 +133,27 @@ class Replicas:
         """Load every log stream the volumes hold (B3)."""
         for lsid, volume in self._volumes.replicas().items():
             path = self._volumes.replica_path(volume, lsid)
-            with typed_errors(path):
-                if self._fs.exists(f"{path}/{REMOVED_NAME}"):
-                    with suppress(OSError):  # what cannot be deleted is in nobody's way
-                        self._delete(path)
-                    continue
-                found = identify(self._fs, path)
-            if found is None:
-                continue  # its making was interrupted: nobody was told of it
-            with typed_errors(path):
-                self._open(volume, LogStreamIdentity(self._volumes.cid, self._volumes.snid, found.tpid, lsid))
+            if self._fs.exists(f"{path}/{REMOVED_NAME}"):
+                with suppress(OSError):  # what cannot be deleted is in nobody's way
+                    self._delete(path)
+                continue
+            try:
+                self._open_found(volume, lsid)
+            except ITS_OWN as error:
+                if is_shortage(error):
+                    raise
+                self.unopened[lsid] = UnopenedReplica(volume, lsid, error)
+
+    def _open_found(self, volume: str, lsid: LogStreamID) -> AnyReplica | None:
+        """What the files of a replica say it is; None if its making was interrupted, and nobody was told of it."""
+        path = self._volumes.replica_path(volume, lsid)
+        with typed_errors(path):
+            found = identify(self._fs, path)
+            if found is not None:
+                return self._open(volume, LogStreamIdentity(self._volumes.cid, self._volumes.snid, found.tpid, lsid))
+            if self._fs.exists(f"{path}/{MARK_NAME}"):  # which is made after the first segment
+                raise errors.Corrupt("all segments are missing", segment=f"lsid={lsid}", offset=0)
+            return None
 
     def _open(self, volume: str, identity: LogStreamIdentity) -> AnyReplica:
         path = self._volumes.replica_path(volume, identity.lsid)
@@ -130,9 +174,12 @@ class Replicas:
             if executor.tpid != tpid or executor.epoch > 0 or volume not in ("", replica.volume) or is_other:
                 raise errors.AlreadyExists(f"log stream {lsid} has data on this node, in {replica.volume}")
             return replica
-        if len(self._replicas) >= limits.MAX_LOG_STREAMS_PER_NODE:
-            raise errors.LimitExceeded(f"this node has {len(self._replicas)} log streams already")
-        volume = volume or self._volumes.paths[len(self._replicas) % len(self._volumes.paths)]
+        if (unopened := self.unopened.get(lsid)) is not None:
+            raise errors.AlreadyExists(f"log stream {lsid} has data in {unopened.volume}: {unopened.error}")
+        count = len(self._replicas) + len(self.unopened)
+        if count >= limits.MAX_LOG_STREAMS_PER_NODE:
+            raise errors.LimitExceeded(f"this node has {count} log streams already")
+        volume = volume or self._volumes.paths[count % len(self._volumes.paths)]
         for other in self._volumes.paths:
             if other != volume and self._fs.exists(self._volumes.replica_path(other, lsid)):
                 raise errors.AlreadyExists(f"log stream {lsid} has a directory in {other}; nothing was changed")
@@ -184,16 +231,24 @@ class Replicas:
         self._replicas[replica.executor.lsid] = self._by_storage[replica.storage] = replica
         self._served(replica)
 
-    def check_room(self, lsid: LogStreamID) -> None:
+    def check_room(self, volume: str, lsid: LogStreamID) -> None:
         """Raise unless the disk of a replica takes what opening it may need, a segment."""
-        path = self._volumes.replica_path(self._replicas[lsid].volume, lsid)
+        path = self._volumes.replica_path(volume, lsid)
         with typed_errors(path):
             make_room(self._fs, path, self._options.segment_bytes)
 
-    def reopen(self, lsid: LogStreamID, tpid: TopicID, volume: str) -> AnyReplica:
-        """Open a replica that was closed, as at the start of the node."""
-        with typed_errors(self._volumes.replica_path(volume, lsid)):
-            return self._open(volume, LogStreamIdentity(self._volumes.cid, self._volumes.snid, tpid, lsid))
+    def reopen(self, volume: str, lsid: LogStreamID) -> AnyReplica:
+        """Open a replica that was closed, or could not be opened, as at the start of the node. If that fails it is kept
+        as one that could not be, whatever the reason."""
+        try:
+            replica = self._open_found(volume, lsid)
+        except errors.VarlogError as error:
+            self.unopened[lsid] = UnopenedReplica(volume, lsid, error)
+            raise
+        self.unopened.pop(lsid, None)
+        if replica is None:
+            raise errors.NoSuchReplica(f"nothing is left of log stream {lsid} in {volume}")
+        return replica
 
     def close_one(self, lsid: LogStreamID) -> AnyReplica:
         """Close a replica of which no group and no read is under way, as if the process was killed."""
@@ -203,8 +258,10 @@ class Replicas:
         return replica
 
     def let_go(self, lsid: LogStreamID) -> str:
-        """The same, for good; what is to be deleted then."""
-        path = self._volumes.replica_path(self.close_one(lsid).volume, lsid)
+        """The same, for good; what is to be deleted then. Also of what was never opened."""
+        unopened = self.unopened.pop(lsid, None)
+        volume = unopened.volume if unopened is not None else self.close_one(lsid).volume
+        path = self._volumes.replica_path(volume, lsid)
         with suppress(OSError):  # what a full disk does not let be said must still be possible to do
             publish(self._fs, path, REMOVED_NAME, b"").close()
         return path

@@ -191,6 +191,8 @@ class StorageNodeServer:
         node = cls(config, volumes, fs, credentials, failed, shared)
         try:
             node.replicas.open_all()
+            for one in node.replicas.unopened.values():
+                node._log.error("a replica cannot be opened", lsid=one.lsid, volume=one.volume, error=str(one.error))
             accepts = frozenset(_ACCEPTED)
             node._server = await Server.start(config.listen, node.identity, accepts, credentials, node)
         except BaseException:
@@ -477,11 +479,12 @@ class StorageNodeServer:
 
     def info(self, request: int) -> Info:
         """What the node is and how its replicas are (M12)."""
-        replicas = tuple(
+        served = [
             msgspec.structs.replace(replica.executor.info(), volume=replica.volume)
             for replica in self.replicas
             if not self._hosting.is_leaving(replica.executor.lsid)
-        )
+        ]
+        replicas = (*served, *[unopened.info() for unopened in self.replicas.unopened.values()])
         known = self.announcing.is_identified
         space = space_of(self._volumes.paths)
         unanswered = self.node.unanswered(self._loop.time())

@@ -107,7 +107,7 @@ class ChainNodeHost(NodeHost[WitnessedStorage]):
         )
 
     def _info(self, request: int) -> Info:
-        replicas = tuple(replica.info() for replica in self.node.chains.replicas)
+        replicas = (*[replica.info() for replica in self.node.chains.replicas], *self._unopened_infos)
         return Info(request, self.snid, self.node.boot, replicas, is_identified=self._prover.is_identified)
 
     # Replicas come and go
