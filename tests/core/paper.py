@@ -7,6 +7,7 @@ epochs, is SEALED only when complete, copies so many entries a second. That noth
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from itertools import count
 
@@ -35,7 +36,7 @@ from varlog.core.messages import (
     VolumeInfo,
 )
 from varlog.core.metastate import Cut, MetadataState, Stream
-from varlog.core.world import Memory, NodeView, World
+from varlog.core.world import Memory, NodeView, Refusal, World
 from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus, TopicID, Version
 
 TPID, ONE = TopicID(1), LogStreamID(1)
@@ -92,6 +93,8 @@ class Node:
         self.rate = 1000.0
         """Entries it copies in a second."""
         self.replicas: dict[LogStreamID, Replica] = {}
+        self.refusal = ""
+        """Why it makes no replicas."""
         self.heard = 0.0
 
     @property
@@ -153,6 +156,10 @@ class Paper:
         self.state = MetadataState()
         self.nodes = {StorageNodeID(snid): Node(snid) for snid in range(1, nodes + 1)}
         self.refused: list[str] = []
+        self.refusals: dict[tuple[LogStreamID, StorageNodeID], Refusal] = {}
+        """What nodes have answered since the last look."""
+        self.asked: Counter[StorageNodeID] = Counter()
+        """How often nodes have refused to make a replica."""
         self.told: list[str] = []
         """The sentences of all steps, each once while it stays, though its numbers change."""
         self._known: set[object] = set()
@@ -207,7 +214,8 @@ class Paper:
             NodeView(node.snid, node.info(self.request()), node.answers, self.now - node.heard, node.is_up)
             for node in self.nodes.values()
         ]
-        return World(self.now, self.metadata(), views)
+        refusals, self.refusals = self.refusals, {}
+        return World(self.now, self.metadata(), views, refusals=refusals.values())
 
     # What is asked
 
@@ -243,7 +251,10 @@ class Paper:
     def _do(self, node: Node, message: Message) -> None:
         lsid: LogStreamID = message.lsid  # type: ignore[attr-defined]
         replica = node.replicas.get(lsid)
-        if isinstance(message, AddLogStream):
+        if isinstance(message, AddLogStream) and node.refusal:
+            self.refusals[lsid, node.snid] = Refusal(lsid, node.snid, node.refusal)
+            self.asked[node.snid] += 1
+        elif isinstance(message, AddLogStream):
             node.replicas.setdefault(lsid, Replica(lsid))
         elif replica is None:
             return

@@ -11,6 +11,7 @@ from tests.core.paper import ONE, Paper, Replica
 from tests.core.steprules import SEALED, SEALING
 from tests.core.test_manager_failures import running
 from varlog import errors, limits
+from varlog.core.diagnosing import diagnose
 from varlog.core.messages import (
     HoldStream,
     LoseStream,
@@ -99,6 +100,47 @@ def test_a_spare_is_taken_at_once_if_nobody_could_come_back() -> None:
     paper.nodes[node(2)].lose_disk()
     paper.pass_time(3)
     assert paper.running == [1, 3, 4]
+
+
+def test_a_node_that_makes_no_replica_is_asked_rarely_and_a_spare_takes_its_place() -> None:
+    paper = running(4)
+    paper.nodes[node(2)].refusal = "NotWritable: it cannot be made"
+    del paper.nodes[node(2)].replicas[ONE]
+    paper.pass_time(20)
+    assert paper.running == [1, 3]
+    assert 1 <= paper.asked[node(2)] <= 3
+    assert "node 2 made no replica of it (NotWritable: it cannot be made)" in " / ".join(told(paper))
+    paper.pass_time(20)
+    assert paper.running == [1, 3, 4]
+    assert paper.asked[node(2)] <= 4
+
+
+def test_a_node_that_made_no_replica_is_tried_again_where_there_is_no_other() -> None:
+    paper = running(3)
+    paper.nodes[node(2)].refusal = "DiskFull: it cannot be made"
+    del paper.nodes[node(2)].replicas[ONE]
+    paper.pass_time(35)
+    assert paper.running == [1, 3]
+    assert "node 2 made no replica of it (DiskFull: it cannot be made), and is tried again in" in paper.says
+    paper.nodes[node(2)].refusal = ""
+    paper.pass_time(60)
+    assert paper.running == [1, 2, 3]
+
+
+def test_a_set_that_is_too_small_takes_a_spare_for_a_node_that_makes_no_replica() -> None:
+    paper = running(3, factor=2)
+    paper.nodes[node(2)].refusal = "Poisoned: it cannot be made"
+    del paper.nodes[node(2)].replicas[ONE]
+    paper.pass_time(5)
+    assert "node 2 is to have a replica, and copies it, though it made no replica of it (Poisoned" in paper.says
+    assert paper.pass_time(60, lambda: paper.running == [1, 3]) < 40
+
+
+def told(paper: Paper) -> list[str]:
+    """What people are told of log stream 1."""
+    paper.manager.look()
+    paper.manager.steps()
+    return [found.what for found in diagnose(paper.manager.world, paper.manager.memory) if found.subject[-1] == "1"]
 
 
 def test_without_any_other_node_it_goes_on_with_fewer_and_says_so() -> None:

@@ -553,7 +553,7 @@ def test_nothing_is_lost_while_somebody_may_find_that_it_has_it() -> None:
     )
 
 
-@pytest.mark.parametrize("fault", [errors.Poisoned, errors.DiskFull])
+@pytest.mark.parametrize("fault", [errors.Poisoned, errors.DiskFull, errors.NotWritable])
 def test_M8_a_replica_that_stopped_is_restarted_before_anything_is_lost(fault: type[errors.VarlogError]) -> None:
     world = lossy()
     world.shown[2, 1] |= {"healthy": False, "fault": fault.code}

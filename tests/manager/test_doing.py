@@ -45,6 +45,15 @@ def test_a_step_that_was_refused_is_made_again_soon() -> None:
     assert taken(doing, 0.3, seal(4)) == []
 
 
+def test_what_was_asked_under_a_number_is_known_while_it_follows() -> None:
+    doing = Doing()
+    taken(doing, 0.0, seal(1), WAITING)
+    assert doing.asked(1) == seal(1).message
+    assert doing.asked(2) is None
+    taken(doing, 0.5, seal(2))
+    assert (doing.asked(1), doing.asked(2)) == (None, seal(2).message)
+
+
 def test_what_is_being_done_is_told_with_its_latest_words_and_since_when() -> None:
     doing = Doing()
     taken(doing, 1.0, seal(1), WAITING)

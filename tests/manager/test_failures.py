@@ -203,6 +203,32 @@ def test_rule15_a_corrupt_replica_is_made_anew(tmp_path: Path) -> None:
     run(main())
 
 
+def test_rule15_a_damaged_replica_that_cannot_be_removed_is_told_of_and_a_spare_takes_its_place(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            await small.start_vmr()
+            await small.start_manager(replace_after=5.0)
+            for node in (1, 2, 3, 4):
+                await small.start_node(node)
+            await small.add_nodes()
+            await small.add_topic(factor=3)
+            await small.append(b"a")
+            number = members(small)[0]
+            spare = ({1, 2, 3, 4} - {*members(small)}).pop()
+            directory = Path(small.volumes(number)[0]) / "cid=3" / f"snid={number}" / "lsid=1"
+            await small.stop_node(number)
+            for segment in directory.glob("*.seg"):
+                segment.unlink()
+            (directory / "lost+found").mkdir()
+            await small.start_node(number)
+            await until(lambda: spare in members(small))
+            operator = await small.call_manager()
+            told = [finding.what for finding in (await operator.ask(Diagnosis, Diagnose)).findings]
+            assert any(f"node {number} made no replica of it (AlreadyExists: " in what for what in told)
+
+    run(main())
+
+
 def test_M3_what_was_not_finished_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("varlog.manager.server.COLLECT_AFTER", 0.5)
 

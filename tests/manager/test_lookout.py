@@ -6,7 +6,7 @@ from tests.core.sketch import metadata, stream
 from varlog import errors
 from varlog.core.messages import ChainCopied, Info, ReplicaInfo, ReplicaReply, StreamInfo
 from varlog.core.world import World
-from varlog.manager.lookout import Lookout
+from varlog.manager.lookout import REFUSED_LATELY, Lookout
 from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus
 
 ONE, TWO = StorageNodeID(1), StorageNodeID(2)
@@ -138,3 +138,25 @@ def test_how_far_a_copy_is_counts_until_its_chain_changes() -> None:
     lookout.on_metadata(metadata(2, ls(1, StreamStatus.CHAINED, epoch=3)), 20, 0.2)
     lookout.on_info(Info(21, ONE, 1, (replica,)), 0.3)
     assert look(lookout).copied(ONE, LSID) is None
+
+
+def refusal(code: int, detail: str = "") -> ReplicaReply:
+    return ReplicaReply(12, LSID, code, ONE, Epoch(0), ReplicaState.SEALING, LLSN(0), detail=detail)
+
+
+def test_a_node_that_makes_no_replica_is_seen_for_a_moment_and_one_that_is_busy_is_not() -> None:
+    lookout = Lookout()
+    lookout.on_metadata(metadata(1, ls()), 10, 0.0)
+    lookout.on_info(Info(11, ONE, 1, ()), 0.1)
+    assert not lookout.on_refused(refusal(errors.Busy.code), 0.2)
+    assert not look(lookout, 0.3).refusals(LSID)
+    assert lookout.on_refused(refusal(errors.DiskFull.code, "it is full"), 0.4)
+    assert not lookout.on_refused(refusal(errors.DiskFull.code, "it is full"), 0.5), "that is no news"
+    assert look(lookout, 0.6).refusals(LSID) == {ONE: "DiskFull: it is full"}
+    assert not look(lookout, 0.5 + REFUSED_LATELY).refusals(LSID)
+    assert lookout.on_refused(refusal(9999), 3.0)
+    assert look(lookout, 3.1).refusals(LSID) == {ONE: "error 9999"}
+    lookout.on_info(info(ONE, 13), 3.2)
+    assert not look(lookout, 3.3).refusals(LSID), "it has one"
+    assert lookout.on_refused(refusal(errors.AlreadyExists.code), 3.4)
+    assert not look(lookout, 3.5).refusals(LSID), "the answer to a request that was made again"

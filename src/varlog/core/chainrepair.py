@@ -23,7 +23,7 @@ from varlog.core.address import node_address
 from varlog.core.collecting import collect_left_over
 from varlog.core.messages import AddLogStream, ChainCopy, RemoveLogStream, ReplicaInfo, StreamInfo, TopicInfo
 from varlog.core.reconfiguring import Change, Place
-from varlog.core.repairing import SMALL_LAG, Learner, find_learner, reopen
+from varlog.core.repairing import SMALL_LAG, Learner, find_learner, reopen, why_made
 from varlog.core.steps import Reconfigure, Situation, Step, failure, is_corrupt, name, nodes, replicas, wait
 from varlog.core.world import DEAD_AFTER, Sight
 from varlog.types import Epoch, Ordering, StorageNodeID, StreamStatus, TopicID
@@ -241,7 +241,7 @@ def _bring_up(situation: Situation, stream: StreamInfo, learner: Learner, snid: 
     replica, to, what = situation.world.replica(snid, stream.lsid), node_address(snid), name(stream)
     if replica is None:
         made = AddLogStream(situation.request(), stream.tpid, stream.lsid, learner.volume, Ordering.SEQUENCER)
-        yield Step(to, made, f"{what}: node {snid} is to have a replica, and copies it")
+        yield Step(to, made, why_made(situation, stream, snid))
     elif is_corrupt(replica):
         why = f"{what}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"
         yield Step(to, RemoveLogStream(situation.request(), stream.lsid, failed_only=True), why)

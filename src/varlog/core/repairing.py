@@ -2,7 +2,8 @@
 
 The newcomer is a *learner*: a replica outside of the set that copies what is committed while appends go on. When it
 lacks little, a short seal lets it join. Who becomes one, in this order: whom an operator names; a node that has an old
-replica, which lacks least; a spare, if nobody who is away could still come back with an old one. A replica that is
+replica, which lacks least; a spare, if nobody who is away could still come back with an old one. A node that was asked
+and made no replica is asked again after a while; others go before it until then (`world.Suspicion`). A replica that is
 corrupt is no use to anybody: outside of the set it is removed and made again, empty. One that has only failed to write
 still holds what it held, and those who are well may turn out to be damaged: it is opened anew.
 
@@ -101,8 +102,8 @@ def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iter
     assert snid is not None
     replica = situation.world.replica(snid, stream.lsid)
     if replica is None:
-        why = f"{name(stream)}: node {snid} is to have a replica, and copies it"
-        yield Step(node_address(snid), AddLogStream(situation.request(), stream.tpid, stream.lsid, learner.volume), why)
+        made = AddLogStream(situation.request(), stream.tpid, stream.lsid, learner.volume)
+        yield Step(node_address(snid), made, why_made(situation, stream, snid))
     elif is_corrupt(replica):
         why = f"{name(stream)}: the replica on node {snid} {failure(replica)}; it is removed, to be copied anew"
         yield Step(node_address(snid), RemoveLogStream(situation.request(), stream.lsid, failed_only=True), why)
@@ -110,6 +111,14 @@ def bring_up(situation: Situation, stream: StreamInfo, learner: Learner) -> Iter
         yield reopen(situation, stream, snid, replica)
     elif not has_caught_up(stream, replica):
         yield copy(situation, stream, snid, replica)
+
+
+def why_made(situation: Situation, stream: StreamInfo, snid: StorageNodeID) -> str:
+    """What is said when a node is to make a replica; if something is held against it, that too."""
+    suspicion = situation.memory.suspicion(stream.lsid, snid)
+    is_suspect = suspicion is not None and situation.is_suspect(stream.lsid, snid)
+    though = f", though it {suspicion.why}" if suspicion is not None and is_suspect else ""
+    return f"{name(stream)}: node {snid} is to have a replica, and copies it{though}"
 
 
 def reopen(situation: Situation, stream: StreamInfo, snid: StorageNodeID, replica: ReplicaInfo) -> Step:

@@ -190,15 +190,21 @@ def _reopen_failed(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
 
 
 def _find_others(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
-    """Too few of the set are there: one that has lost its replica copies it anew, or somebody else does."""
-    for snid in stream.replicas:
-        is_missing = situation.world.is_identified(snid) and situation.world.recent(snid, stream.lsid) is None
-        if is_missing and not situation.is_leaving(stream, snid):
-            yield from bring_up(situation, stream, Learner(snid))
-            return
-    learner = find_learner(situation, stream)
+    """Too few of the set are there: one that has lost its replica copies it anew, or somebody else does; if there is
+    nobody else, also one that is suspect."""
+    world = situation.world
+    missing = [
+        snid
+        for snid in stream.replicas
+        if world.is_identified(snid) and world.recent(snid, stream.lsid) is None
+        if not situation.is_leaving(stream, snid)
+    ]
+    trusted = [snid for snid in missing if not situation.is_suspect(stream.lsid, snid)]
+    learner = Learner(trusted[0]) if trusted else find_learner(situation, stream)
     if learner.snid is not None:
         yield from bring_up(situation, stream, learner)
+    elif missing:
+        yield from bring_up(situation, stream, Learner(missing[0]))
     elif not learner.is_in_prospect:
         yield from _mend(situation, stream)
 

@@ -204,7 +204,7 @@ def _replicas(look: Look, stream: StreamInfo) -> Iterator[Finding]:
         if missing is not None:
             what, doing = f"node {snid} of its set has no replica of it", look.doing(name(stream))
             yield finding("replica-missing", Severity.DEGRADED, name(stream), what, seconds=missing, doing=doing)
-    for snid in dict.fromkeys((*stream.replicas, *look.world.replicas(stream.lsid))):
+    for snid in dict.fromkeys((*stream.replicas, *look.world.replicas(stream.lsid), *look.world.nodes)):
         yield from _suspect(look, stream, snid)
 
 

@@ -76,6 +76,15 @@ class NodeView(NamedTuple):
         return self.info if self.is_current and not self.is_dead else None
 
 
+class Refusal(NamedTuple):
+    """A node was to have a replica, and has made none."""
+
+    lsid: LogStreamID
+    snid: StorageNodeID
+    why: str
+    """What the node says of it."""
+
+
 _NO_REPLICAS: Final[Mapping[StorageNodeID, ReplicaInfo]] = {}
 _NOBODY: Final[frozenset[StorageNodeID]] = frozenset()
 
@@ -94,6 +103,7 @@ class World:
         changed: Mapping[LogStreamID, int] | None = None,
         replies: Iterable[tuple[StorageNodeID, ReplicaInfo]] = (),
         copies: Iterable[ChainCopied] = (),
+        refusals: Iterable[Refusal] = (),
     ) -> None:
         self.now = now
         self.metadata = metadata
@@ -123,6 +133,9 @@ class World:
                 self._replicas.setdefault(replica.lsid, {})[snid] = replica
         self._copies = {(copied.lsid, copied.snid): copied for copied in copies}
         """What replicas that copy the tail of a chain have told of that."""
+        self._refusals: dict[LogStreamID, dict[StorageNodeID, str]] = {}
+        for lsid, snid, why in refusals:
+            self._refusals.setdefault(lsid, {})[snid] = why
 
     @classmethod
     def of(cls, metadata: Metadata, infos: Mapping[StorageNodeID, Info], now: float = 0.0) -> World:
@@ -138,6 +151,12 @@ class World:
     def replica(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
         """What a node that answers says of its replica of a log stream."""
         return self._replicas.get(lsid, _NO_REPLICAS).get(snid)
+
+    def refusals(self, lsid: LogStreamID) -> Mapping[StorageNodeID, str]:
+        """Who was asked of late to make a replica of a log stream and could not, and why; whoever has one has made it
+        since."""
+        refused = self._refusals.get(lsid)
+        return {snid: why for snid, why in refused.items() if snid not in self.replicas(lsid)} if refused else {}
 
     def recent(self, snid: StorageNodeID, lsid: LogStreamID) -> ReplicaInfo | None:
         """The same, or what a node that is not dead said last, though its log stream has changed since."""
@@ -498,6 +517,8 @@ class Memory:
             elif stream.status is StreamStatus.RUNNING and self._hangs(world, snid):
                 yield snid, Epoch(stream.epoch | 1), "stopped answering"
         yield from self._slow(world, stream)
+        for snid, why in world.refusals(stream.lsid).items():
+            yield snid, Epoch(0), f"made no replica of it ({why})"
         wanted = len(stream.replicas) < world.factor(stream) or stream.joining
         for snid in known.keys() - stream.replicas if wanted else ():
             reached = world.reached(snid, stream.lsid)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from varlog.core.manager import Step
+from varlog.core.messages import Message
 
 AGAIN_AFTER: Final = 0.5
 LATER_AFTER: Final = 2.0
@@ -23,13 +24,14 @@ FORGET_AFTER: Final = 1.5
 
 
 class _Known:
-    __slots__ = ("request", "seen", "sent", "sentence", "since")
+    __slots__ = ("message", "request", "seen", "sent", "sentence", "since")
 
     def __init__(self, now: float) -> None:
         self.since = self.seen = now
         self.sent = float("-inf")
         self.sentence = ""
         self.request = 0
+        self.message: Message | None = None
 
 
 class Doing:
@@ -53,12 +55,16 @@ class Doing:
             pause = AGAIN_AFTER if now - known.since < LONG else LATER_AFTER
             is_to_do = step.message is not None or step.reconfigure is not None
             if is_new or (is_to_do and now - known.sent >= pause):
-                known.sent = now
+                known.sent, known.message = now, step.message
                 if step.message is not None:
                     known.request = step.message.request  # type: ignore[attr-defined]
                     self.sent[type(step.message).__name__] += 1
                 yield step, is_new
         self._known = {key: known for key, known in self._known.items() if now - known.seen < FORGET_AFTER}
+
+    def asked(self, request: int) -> Message | None:
+        """What was last asked for under that number, if it still followed a moment ago."""
+        return next((known.message for known in self._known.values() if known.request == request), None)
 
     def refused(self, request: int, now: float) -> None:
         """A request was refused: if it still follows in a moment, it is made again then."""

@@ -2,18 +2,24 @@
 
 Everything is asked for with a growing number, and of every log stream it is known how far the numbers were when the
 metadata first showed it as it is: so it can be told whether an answer is from before or after that. A replica that
-answers a Seal or an Unseal tells how it is, too; nobody has to be asked again for that.
+answers a Seal or an Unseal tells how it is, too; nobody has to be asked again for that. A node that makes no replica
+where it is to make one is remembered for a moment: that is seen nowhere else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
+from varlog import errors
 from varlog.core.messages import ChainCopied, Info, Metadata, ReplicaInfo, ReplicaReply, StreamInfo
-from varlog.core.world import NodeView, World
+from varlog.core.world import NodeView, Refusal, World
 from varlog.types import LLSN, LogStreamID, ReplicaState, StorageNodeID
+
+REFUSED_LATELY: Final = 2.0
+"""For so long a refusal is part of the world: what follows from it is remembered for longer (`world.Memory`)."""
 
 
 class Lookout:
@@ -29,6 +35,8 @@ class Lookout:
         """What replicas have answered since their nodes did, and the number of the request."""
         self._copies: dict[tuple[StorageNodeID, LogStreamID], ChainCopied] = {}
         """How far replicas are that copy the tail of a chain, as they told last."""
+        self._refusals: dict[tuple[StorageNodeID, LogStreamID], tuple[float, str]] = {}
+        """When nodes last made no replica where they were to make one, and why."""
         self._metadata_heard = 0.0
         self._heard: dict[StorageNodeID, float] = {}
         self._awaited: set[StorageNodeID] = set()
@@ -46,6 +54,9 @@ class Lookout:
         self._heard = {snid: self._heard.get(snid, now) for snid in registered}
         self._awaited &= registered
         self._replies = {key: reply for key, reply in self._replies.items() if key[0] in registered}
+        self._refusals = {
+            key: refusal for key, refusal in self._refusals.items() if key[0] in registered and key[1] in self._changed
+        }
         self._copies = {
             key: copied
             for key, copied in self._copies.items()
@@ -68,6 +79,8 @@ class Lookout:
         self._replies = {
             key: reply for key, reply in self._replies.items() if key[0] != info.snid or reply[0] > info.request
         }
+        for replica in info.replicas if self._refusals else ():
+            self._refusals.pop((info.snid, replica.lsid), None)
         return True
 
     def on_reply(self, reply: ReplicaReply) -> bool:
@@ -86,6 +99,17 @@ class Lookout:
             known = msgspec.structs.replace(known, suspect=StorageNodeID(0), source=StorageNodeID(0))
         self._replies[reply.snid, reply.lsid] = (reply.request, known)
         return True
+
+    def on_refused(self, reply: ReplicaReply, now: float) -> bool:
+        """A node was to make a replica, and has not. True if that is news; one that is only busy will make it soon."""
+        kind = errors.VarlogError.registry.get(reply.code)
+        if kind is not None and kind.retriable:
+            return False
+        named = kind.__name__ if kind is not None else f"error {reply.code}"
+        why = f"{named}: {reply.detail}" if reply.detail else named
+        _, before = self._refusals.get((reply.snid, reply.lsid), (0.0, ""))
+        self._refusals[reply.snid, reply.lsid] = now, why
+        return why != before
 
     def on_copied(self, copied: ChainCopied) -> bool:
         """A replica has told how far it is with its copy of a chain's tail. False if it refused that."""
@@ -133,6 +157,11 @@ class Lookout:
             for (snid, lsid), (request, replica) in self._replies.items()
             if request > self._changed.get(lsid, request)
         ]
+        refusals = [
+            Refusal(lsid, snid, why)
+            for (snid, lsid), (refused, why) in self._refusals.items()
+            if now - refused < REFUSED_LATELY
+        ]
         return World(
             now,
             self.metadata,
@@ -142,6 +171,7 @@ class Lookout:
             changed=self._changed,
             replies=replies,
             copies=self._copies.values(),
+            refusals=refusals,
         )
 
 

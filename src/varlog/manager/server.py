@@ -28,6 +28,7 @@ from varlog.core.identity import SECRET_BYTES, new_secret
 from varlog.core.manager import COLLECT_AFTER, reconcile
 from varlog.core.managership import SILENT_SECONDS
 from varlog.core.messages import (
+    AddLogStream,
     AddNode,
     AddStream,
     AddTopic,
@@ -476,11 +477,20 @@ class ManagerServer:
             self.leader_elsewhere = ""
         if message.code:
             self._log.debug("refused", answer=message)
-            self._doing.refused(message.request, self._loop.time())
+            self._on_refused(message)
         if isinstance(message, ReplicaReply) and self._lookout.on_reply(message):
             self._act()
         else:
             self._look()
+
+    def _on_refused(self, message: Decided | ReplicaReply | SyncReply) -> None:
+        now = self._loop.time()
+        self._doing.refused(message.request, now)
+        if not isinstance(message, ReplicaReply) or not isinstance(self._doing.asked(message.request), AddLogStream):
+            return
+        if self._lookout.on_refused(message, now):
+            what = errors.VarlogError.of(message.code, message.detail)
+            self._log.warning("a node made no replica", snid=message.snid, lsid=message.lsid, reason=str(what))
 
     def _stand_by(self, why: str) -> None:
         if why != self.leader_elsewhere:

@@ -287,10 +287,16 @@ class ManagerHost:
             case Decided(request, code) if request == self._registration:
                 self.leads = code == 0
             case Decided() | ReplicaReply() | SyncReply() | IdentityAdopted():
+                if isinstance(message, ReplicaReply) and message.code:
+                    self._on_refused(message, now)
                 self._send(METADATA_REPOSITORY, GetMetadata(self._request()))
             case _:
                 raise errors.InvalidArgument(f"a manager does not take {type(message).__name__}")
         self._on_answer(message)
+
+    def _on_refused(self, message: ReplicaReply, now: float) -> None:
+        if isinstance(self._doing.asked(message.request), AddLogStream):
+            self._lookout.on_refused(message, now)
 
     def _act(self) -> None:
         world = self._lookout.world(self.process.monotonic(), lambda _: True, frozenset())
