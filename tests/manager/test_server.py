@@ -171,7 +171,7 @@ NONSENSE: list[tuple[Callable[[int], Message], type[errors.VarlogError]]] = [
     (lambda request: AddTopic(request, "x" * 5_000_000, 0, 0, 1), errors.InvalidArgument),
     (lambda request: AddTopic(request, "a", 0, 0, 0), errors.InvalidArgument),
     (lambda request: AddTopic(request, "a", -5, 0, 1), errors.InvalidArgument),
-    (lambda request: AddTopic(request, "a", 4, 0, 1), errors.Unreachable),
+    (lambda request: AddTopic(request, "a", 4, 0, 1), errors.Conflict),
     (lambda request: AddTopic(request, "a", 2, 3, 1), errors.InvalidArgument),
     (lambda request: AddStream(request, "b"), errors.UnknownTopic),
     (lambda request: AddStream(request, TOPIC, (StorageNodeID(1),)), errors.InvalidArgument),

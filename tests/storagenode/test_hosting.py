@@ -280,21 +280,6 @@ def test_rule15_a_node_starts_with_a_damaged_replica_and_tells_of_it_until_it_is
     run(main())
 
 
-def test_B6_a_damaged_replica_may_have_forgotten_its_past(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with Host(tmp_path) as host:
-            manager = await host.set_up()
-            await manager.ask(ReplicaReply, lambda request: AddLogStream(request, TOPIC, LogStreamID(5)))
-            replica = host.nodes[1].replicas.get(LogStreamID(5))
-            assert replica is not None
-            replica.executor.on_corrupt()
-            left = await manager.ask(ReplicaReply, lambda request: RemoveLogStream(request, LogStreamID(5), True))
-            assert left.code == errors.AlreadyExists.code
-            assert host.directory(5).exists()
-
-    run(main())
-
-
 def test_B6_what_has_a_past_is_not_removed_as_something_new(tmp_path: Path) -> None:
     async def main() -> None:
         async with Host(tmp_path) as host:

@@ -350,7 +350,7 @@ class NodeHost(ABC, Generic[S]):
             self._remove_unopened(source, message)
         elif replica is None and lsid not in self._closings:
             self._reply(source, message.request, lsid, 0)
-        elif replica is not None and message.new_only and (replica.epoch > 0 or replica.fault == errors.Corrupt.code):
+        elif replica is not None and message.new_only and replica.epoch > 0:
             self._reply(source, message.request, lsid, errors.AlreadyExists.code)
         elif replica is not None and ((message.failed_only and replica.healthy) or 0 < message.until < replica.epoch):
             # The request is about one that was not sound, or outside of the set, and is not so any more.

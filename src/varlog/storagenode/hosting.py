@@ -100,7 +100,7 @@ class Hosting:
             self._remove_unopened(source, message, unopened)
         elif replica is None:
             self._gone(source, message.request, lsid)
-        elif message.new_only and (replica.executor.epoch > 0 or _is_damaged(replica)):
+        elif message.new_only and replica.executor.epoch > 0:
             past = errors.AlreadyExists(f"log stream {lsid} has a past on this node, in {replica.volume}; it was left")
             self._refuse(source, message.request, lsid, past)
         elif message.failed_only and replica.executor.healthy:
