@@ -87,7 +87,7 @@ def find(
     else:
         raise BadConfig(
             f"{named}: neither a cluster file, nor a directory with a {CLUSTER_FILE}, nor host:port; "
-            f"start a cluster with `varlog dev`, or set ${ENVIRONMENT}"
+            f"start a cluster with `varlog dev`, or name it with --cluster or ${ENVIRONMENT}"
         )
     if not known.metadata_repositories:
         raise BadConfig(f"{named}: metadata_repositories is empty; name at least one host:port")
