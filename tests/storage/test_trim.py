@@ -210,6 +210,17 @@ def test_a_file_that_cannot_be_deleted_harms_nobody_and_is_tried_again_after_the
     owner.check()
 
 
+def test_a_file_that_somebody_else_has_deleted_is_in_nobodys_way() -> None:
+    disk = SimDisk()
+    owner = grown(disk)
+    owner.trim(30)
+    owner.write_group()
+    disk.unlink(f"{PATH}/{segments_of(disk)[0]}")
+    owner.clear()
+    assert owner.storage._segments[0].name == segments_of(disk)[0]
+    owner.check()
+
+
 def test_files_are_deleted_also_where_the_disk_is_full() -> None:
     """And the log can be written on then."""
     disk = SimDisk()

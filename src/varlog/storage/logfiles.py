@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 
 from varlog.storage import format as fmt
 from varlog.storage.files import File, FileSystem
@@ -150,7 +151,8 @@ class LogFiles:
         """Delete one of these; which it was. If that is not possible all of them are left until the next trim."""
         name = self._doomed[0]
         try:
-            self._fs.unlink(f"{self._directory}/{name}")
+            with suppress(FileNotFoundError):  # somebody else was quicker, and the others should not wait for that
+                self._fs.unlink(f"{self._directory}/{name}")
         except OSError:
             _move(self._doomed, self._left)
             raise
