@@ -26,9 +26,14 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 class Running:
     """A tiny daemon, and its two outputs."""
 
-    def __init__(self, *arguments: str, fds: tuple[int, ...] = (), **environment: str) -> None:
+    def __init__(
+        self, *arguments: str, fds: tuple[int, ...] = (), files: int | None = None, **environment: str
+    ) -> None:
+        command = [sys.executable, "-m", "tests.daemon.tiny", *arguments]
+        if files is not None:
+            command = ["sh", "-c", 'ulimit -S -n "$0" && exec "$@"', str(files), *command]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.daemon.tiny", *arguments],
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=ROOT,
@@ -59,8 +64,10 @@ class Running:
 
 
 @contextmanager
-def running(*arguments: str, fds: tuple[int, ...] = (), **environment: str) -> Iterator[Running]:
-    daemon = Running(*arguments, fds=fds, **environment)
+def running(
+    *arguments: str, fds: tuple[int, ...] = (), files: int | None = None, **environment: str
+) -> Iterator[Running]:
+    daemon = Running(*arguments, fds=fds, files=files, **environment)
     try:
         yield daemon
     finally:
@@ -69,9 +76,19 @@ def running(*arguments: str, fds: tuple[int, ...] = (), **environment: str) -> I
         daemon.process.communicate()
 
 
+@contextmanager
+def handled(number: signal.Signals, how: signal.Handlers) -> Iterator[None]:
+    """A child inherits whether a signal is ignored."""
+    before = signal.signal(number, how)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_lets_it_close_and_end_well(number: signal.Signals) -> None:
-    with running("obey") as daemon:
+    with handled(signal.SIGHUP, signal.SIG_DFL), running("obey") as daemon:
         daemon.told("ready")
         daemon.signal(number)
         code, output, log = daemon.end()
@@ -81,15 +98,11 @@ def test_a_signal_lets_it_close_and_end_well(number: signal.Signals) -> None:
 
 
 def test_under_nohup_it_outlives_its_terminal() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with running("obey") as daemon:
-            daemon.told("ready")
-            daemon.signal(signal.SIGHUP)
-            daemon.signal(signal.SIGTERM)
-            code, _, log = daemon.end()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    with handled(signal.SIGHUP, signal.SIG_IGN), running("obey") as daemon:
+        daemon.told("ready")
+        daemon.signal(signal.SIGHUP)
+        daemon.signal(signal.SIGTERM)
+        code, _, log = daemon.end()
     assert (code, log[0]["reason"]) == (0, "SIGTERM")
 
 
@@ -257,15 +270,10 @@ def test_the_garbage_collector_leaves_what_the_start_made_alone() -> None:
 
 
 def test_it_asks_for_all_the_descriptors_it_may_have() -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-    try:
-        with running("obey") as daemon:
-            daemon.told("ready")
-            allowed, _ = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert allowed == min(hard, limits.DESCRIPTORS)
+    with running("obey", files=64) as daemon:
+        daemon.told("ready")
+        allowed, hard = resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE)
+    assert allowed == (limits.DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, limits.DESCRIPTORS))
 
 
 def test_every_exit_code_is_reached_by_an_error() -> None:
