@@ -209,7 +209,9 @@ def test_a_file_that_cannot_be_deleted_is_told_and_the_log_goes_on(
         told: list[VarlogError | None] = []
         writing = VolumeWriting(asyncio.get_running_loop(), lambda _storage, _group, error: told.append(error))
         disk.deletions.open()
-        disk.unlink(f"{owner.path}/{disk.listdir(owner.path)[0]}")
+        in_the_way = f"{owner.path}/{disk.listdir(owner.path)[0]}"
+        disk.unlink(in_the_way)
+        disk.mkdir(in_the_way)
         writing.clear(owner.storage)
         await until(lambda: told == [None])
         assert owner.storage.doomed == 0
