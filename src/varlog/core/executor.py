@@ -88,15 +88,16 @@ class LogStreamExecutor(Sealing):
             self._backups.replicate(run, now)
 
     def _store_run(self, run: Seq[Pending], batches: Seq[bytes | memoryview], headers: Seq[BatchHeader]) -> None:
-        begin = self.end
+        begin, last = self.end, run[-1]
         if len(run) == 1:
-            self._staging.batch(begin, self.epoch, run[0].prev_sequence, batches[0], headers[0])
+            self._staging.batch(begin, self.epoch, last.prev_sequence, batches[0], headers[0])
+            self.bytes += self._pending.add(last)
         else:
             self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
-        self.bytes += self._pending.add_run(run)
+            self.bytes += self._pending.add_run(run)
         self.batches += len(run)
-        self.end = run[-1].end
-        self.entries += self.end - begin
+        self.end = end = LLSN(last.llsn + last.count)
+        self.entries += end - begin
 
     def _append_known(self, source: Address, message: Append, fate: Fate, record: Record | None) -> None:
         if fate is Fate.COMMITTED:
@@ -145,6 +146,14 @@ class LogStreamExecutor(Sealing):
             return
         if self._promise is not None:
             return  # the primary sends it again, or gives up
+        if message.llsn == self.end and self._pending.takes([header[0] for header in headers]):
+            run = replicated(self.end, message.epoch, message.prev_sequences, headers)
+            self._store_run(run, message.batches, headers)
+        else:
+            self._store_some(source, message, headers)
+
+    def _store_some(self, source: Address, message: Replicate, headers: Seq[BatchHeader]) -> None:
+        """Of batches that begin somewhere else, or are too many, those that can be stored."""
         llsn: int = message.llsn
         misplaced = 0
         for header in headers:
@@ -154,7 +163,7 @@ class LogStreamExecutor(Sealing):
             self._pending.check_repeated(LLSN(llsn), header, f"log stream {self.lsid}")
             llsn += header.count
         taken = slice(misplaced, misplaced + self._pending.fitting([header[0] for header in headers[misplaced:]]))
-        if run := replicated(self.end, message, headers, taken):
+        if run := replicated(self.end, message.epoch, message.prev_sequences[taken], headers[taken]):
             self._store_run(run, message.batches[taken], headers[taken])
         if misplaced:
             self._send_ack(source)

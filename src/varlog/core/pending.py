@@ -18,7 +18,7 @@ from varlog.batch import BatchHeader
 from varlog.core import invariants
 from varlog.core.address import Address
 from varlog.core.invariants import Invariant
-from varlog.core.messages import Append, Replicate
+from varlog.core.messages import Append
 from varlog.types import LLSN, CommitContext, Epoch, Sequence, WriterID
 
 
@@ -41,10 +41,12 @@ class Pending(msgspec.Struct, gc=False, eq=False):
         return LLSN(self.llsn + self.count)
 
 
-def replicated(llsn: LLSN, message: Replicate, headers: Seq[BatchHeader], taken: slice) -> list[Pending]:
+def replicated(
+    llsn: LLSN, epoch: Epoch, prev_sequences: Iterable[Sequence], headers: Iterable[BatchHeader]
+) -> list[Pending]:
     """Batches that a backup stores from `llsn` on."""
-    epoch, run = message.epoch, []
-    for prev_sequence, header in zip(message.prev_sequences[taken], headers[taken], strict=True):
+    run = []
+    for prev_sequence, header in zip(prev_sequences, headers, strict=True):
         size, _, _, _, count, _, writer_id, sequence, _, _ = header
         run.append(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
         llsn = LLSN(llsn + count)
@@ -99,6 +101,12 @@ class PendingBatches:
         """Whether a batch of `size` bytes is more than may wait."""
         too_many = len(self._batches) >= limits.MAX_UNCOMMITTED_BATCHES
         return too_many or self._bytes + size > limits.MAX_UNCOMMITTED_BYTES
+
+    def add(self, batch: Pending) -> int:
+        """A batch; how many bytes it has."""
+        self._batches.append(batch)
+        self._bytes += batch.size
+        return batch.size
 
     def add_run(self, batches: Seq[Pending]) -> int:
         """Batches that follow one another; how many bytes they have in all."""

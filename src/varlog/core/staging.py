@@ -30,13 +30,14 @@ class Staging:
         self._batches: list[bytes | memoryview] = []
         self._headers: list[BatchHeader] = []
         self._batches_left = self._bytes_left = self._each = 0
-        """How many more can be held back."""
+        """How many more can be held back; none where nothing is."""
 
     def batch(
         self, llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, batch: bytes | memoryview, header: BatchHeader
     ) -> None:
         """A batch that came alone: nothing is gained by holding it back."""
-        self.flush()
+        if self._batches:
+            self.flush()
         self._dedup.add(header.writer_id, header.sequence, llsn, header.count)
         self._log.stage_batch(llsn, epoch, prev_sequence, batch, header)
 
@@ -62,19 +63,21 @@ class Staging:
             self._batches += batches
             self._headers += headers
             return
+        self._batches_left = 0
         for prev_sequence, batch, header in zip(prev_sequences, batches, headers, strict=True):
             self.batch(llsn, epoch, prev_sequence, batch, header)
             llsn = LLSN(llsn + header.count)
 
     def flush(self) -> None:
         """Stage what was held back."""
-        self._batches_left = 0
         if self._batches:
+            self._batches_left = 0
             self._log.stage_batches(self._begin, self._epoch, self._prev_sequences, self._batches, self._headers)
             self._prev_sequences, self._batches, self._headers = [], [], []
 
     def commit(self, cc: CommitContext) -> None:
-        self.flush()
+        if self._batches:
+            self.flush()
         self._log.stage_commit(cc)
 
     def seal(self, epoch: Epoch, llsn_end: LLSN) -> None:

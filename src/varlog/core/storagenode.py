@@ -256,20 +256,22 @@ class StorageNode:
         except errors.VarlogError as error:
             self._send(source, AppendReply(message.request, message.lsid, error.code, executor.epoch))
             return
-        executor.append(source, message, header, now)
+        executor.append(source, message, header, now)  # what comes alone is staged at once
         self._unsent[executor] = None
-        self._unstaged[executor] = None
         self._stored = executor
 
     def _on_replicate(self, executor: LogStreamExecutor, source: Address, message: Replicate, _now: float) -> None:
+        batches = message.batches
+        is_alone = len(batches) == 1
         try:
-            headers = [batch.verify(content) for content in message.batches]
+            headers = [batch.verify(batches[0])] if is_alone else [batch.verify(content) for content in batches]
         except errors.VarlogError:
             executor.refuse_replicate(source, message)
-        else:
-            executor.on_replicate(source, message, headers)
+            return
+        executor.on_replicate(source, message, headers)
+        self._stored = executor
+        if not is_alone:
             self._unstaged[executor] = None
-            self._stored = executor
 
     def _answer_unknown(self, source: Address, message: Message) -> None:
         is_chained = message.lsid in self.chains  # type: ignore[attr-defined]
@@ -542,9 +544,10 @@ class StorageNode:
     def flush(self, now: float) -> None:
         """Send the backups what was appended, let copies go on, then report what changed, all log streams in one
         message."""
-        for executor in self._unsent:
-            executor.flush()
-        self._unsent.clear()
+        if self._unsent:
+            for executor in self._unsent:
+                executor.flush()
+            self._unsent.clear()
         if self.syncing:
             self._advance_copies(now)
         self.chains.flush(now)
@@ -554,9 +557,10 @@ class StorageNode:
 
     def stage(self) -> None:
         """Stage what was appended or replicated; what goes to the backups should be on its way by now."""
-        for executor in self._unstaged:
-            executor.stage()
-        self._unstaged.clear()
+        if self._unstaged:
+            for executor in self._unstaged:
+                executor.stage()
+            self._unstaged.clear()
 
     def _advance_copies(self, now: float) -> None:
         copying = list(self.syncing)

@@ -17,7 +17,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -85,8 +85,6 @@ from varlog.wire.credentials import Credentials, FileCredentials
 from varlog.wire.hello import Identity, Role
 from varlog.wire.link import Link
 from varlog.wire.server import Server
-
-_Received = TypeVar("_Received")
 
 TICK: Final = 0.1
 IDLE_TICK: Final = 0.5
@@ -263,23 +261,24 @@ class StorageNodeServer:
         self._pass_time()
 
     def on_message(self, connection: Connection, message: Message) -> None:
-        role = connection.peer.role
+        kind, role = type(message), connection.peer.role
         was_settled, self._is_settled = self._is_settled, False
-        if type(message) is Append and role is Role.CLIENT:
+        if kind is Append and role is Role.CLIENT:
             if not self._appends:
                 self._appends_from = self.peers.name(connection)
-            self._appends.append(message)
+            self._appends.append(message)  # type: ignore[arg-type]
             return
-        self._take_appends()
+        if self._appends:
+            self._take_appends()
         if role is Role.METADATA_REPOSITORY:
             if not self.repositories.takes(connection, message):
                 self._on_metadata_message(message)
-        elif type(message) not in _ACCEPTED[role]:
+        elif kind not in _ACCEPTED[role]:
             if not answers_ping(connection, message):
-                raise errors.ProtocolError(f"a storage node does not take {type(message).__name__} from a {role.name}")
-        elif type(message) in _HOSTED:
+                raise errors.ProtocolError(f"a storage node does not take {kind.__name__} from a {role.name}")
+        elif kind in _HOSTED:
             self._on_hosted(self.peers.name(connection), message)
-        elif type(message) is ChainRead and self._answering.at_once(self.peers.name(connection), message):
+        elif isinstance(message, ChainRead) and self._answering.at_once(self.peers.name(connection), message):
             self._is_settled = was_settled
         else:
             self._receive(self.peers.name(connection), message)
@@ -288,15 +287,19 @@ class StorageNodeServer:
 
     def _take_appends(self) -> None:
         """What one read has brought of them is taken together."""
-        if not self._appends:
-            return
         source, appends, self._appends = self._appends_from, self._appends, []
         if len(appends) == 1:
             self._receive(source, appends[0])
             return
         if not self._is_active:
             self._wake_up()
-        self._guarded(self.node.on_appends, source, appends)
+        self.peers.hold()  # until `on_turn`
+        try:
+            self.node.on_appends(source, appends, self._loop.time())
+        except errors.ConsistencyViolation as error:
+            self._fail(error)
+        except errors.InvalidArgument as error:
+            raise errors.ProtocolError(str(error)) from error
 
     def _on_metadata_message(self, message: Message) -> None:
         if isinstance(message, Metadata):
@@ -309,12 +312,9 @@ class StorageNodeServer:
     def _receive(self, source: Address, message: Message) -> None:
         if not self._is_active and self.node.is_news(message):
             self._wake_up()
-        self._guarded(self.node.on_message, source, message)
-
-    def _guarded(self, receive: Callable[[Address, _Received, float], None], source: Address, what: _Received) -> None:
         self.peers.hold()  # until `on_turn`
         try:
-            receive(source, what, self._loop.time())
+            self.node.on_message(source, message, self._loop.time())
         except errors.ConsistencyViolation as error:
             self._fail(error)
         except errors.InvalidArgument as error:
@@ -348,7 +348,8 @@ class StorageNodeServer:
     def on_turn(self, _connection: Connection) -> None:
         if self._is_settled:
             return
-        self._take_appends()
+        if self._appends:
+            self._take_appends()
         self.peers.release()
         if self.node.is_quiet and not self._is_settling:
             self._settle()  # nothing else will come in this turn that it could be settled together with
@@ -356,7 +357,8 @@ class StorageNodeServer:
             self._settle_soon()
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
-        self._take_appends()
+        if self._appends:
+            self._take_appends()
         address = self.peers.drop(connection)
         self.repositories.on_closed(connection)
         if address is not None and error is not None:

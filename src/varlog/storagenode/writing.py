@@ -56,7 +56,7 @@ class VolumeWriting:
 
     def submit(self, storage: AnyLog, *, at_once: bool) -> None:
         """Write what is staged and waited for, if no group of it is under way; `at_once` or in the loop's next turn."""
-        if storage.urgent_bytes is None or storage in self._busy or storage.poisoned or storage.corruption is not None:
+        if storage in self._busy or storage.poisoned or storage.corruption is not None:
             return
         self._busy.add(storage)
         if at_once:
@@ -66,7 +66,8 @@ class VolumeWriting:
 
     def _begin(self, storage: AnyLog) -> None:
         if self._idle is not None:
-            self._release(storage)  # closing the storage writes what is staged
+            self._busy.discard(storage)  # closing the storage writes what is staged
+            self._check_idle(self._idle)
             return
         if self._seconds > INLINE_SECONDS or (storage.urgent_bytes or 0) > INLINE_BYTES:
             if self._thread is None:
@@ -90,16 +91,14 @@ class VolumeWriting:
         if group is not None and error is None:
             storage.finish(group)
             self._unmarked[storage] = None
-        self._release(storage)
+        self._busy.discard(storage)
+        if self._idle is not None:
+            self._check_idle(self._idle)
         self._finished(storage, group, error)
 
-    def _release(self, storage: AnyLog) -> None:
-        self._busy.discard(storage)
-        self._check_idle()
-
-    def _check_idle(self) -> None:
-        if self._idle is not None and not self._busy and self._clearing is None and not self._idle.done():
-            self._idle.set_result(None)
+    def _check_idle(self, idle: asyncio.Future[None]) -> None:
+        if not self._busy and self._clearing is None and not idle.done():
+            idle.set_result(None)
 
     def mark(self) -> None:
         """Write down how far the logs are synced: now and then, because nobody waits for it."""
@@ -119,7 +118,8 @@ class VolumeWriting:
     def _cleared(self, cleared: asyncio.Future[None]) -> None:
         storage, self._clearing = self._clearing, None
         assert storage is not None, "it was being cleared"
-        self._check_idle()
+        if self._idle is not None:
+            self._check_idle(self._idle)
         try:
             cleared.result()
         except OSError as error:
@@ -129,7 +129,7 @@ class VolumeWriting:
     async def stop(self) -> None:
         """Begin nothing more and wait for what is under way; the storages can be closed then."""
         self._idle = self._loop.create_future()
-        self._check_idle()
+        self._check_idle(self._idle)
         await self._idle
         if self._thread is not None:
             self._thread.stop()
