@@ -56,6 +56,10 @@ class Limits:
         self.fdatasync.append(disk_limits.fdatasync_seconds(self._directory))
         return self.fdatasync[-1]
 
+    def append(self) -> float:
+        """Seconds of all that the disk does for an append which comes alone."""
+        return disk_limits.append_seconds(self._directory, REPLICAS)
+
     async def sequential(self, size: float = 256 * limits.MIB) -> float:
         """MB/s of about so many bytes."""
         mebibytes = min(1024, max(128, int(size) // limits.MIB))
@@ -233,6 +237,12 @@ async def latency_rows(place: Place) -> list[Row]:
     return [
         _noted(alone, "p50 of one append with nothing else in flight"),
         Row("latency-c1-p99", p99, "ms"),
+        Row(
+            "disk-c1",
+            place.limits.append() * 1e3,
+            "ms",
+            note=f"what of it is the disk's: {REPLICAS} processes sync at once, then one more; nothing else is done",
+        ),
         Row(
             "e2e-c1",
             after.p50 * 1e3,

@@ -58,6 +58,7 @@ def test_the_matrix_has_every_cell_once(tmp_path: Path, monkeypatch: pytest.Monk
 def test_disk_limits_leave_nothing_behind(tmp_path: Path) -> None:
     assert disk_limits.fdatasync_seconds(tmp_path, 3) > 0
     assert disk_limits.synced_sequential(tmp_path, 2) > 0
+    assert disk_limits.append_seconds(tmp_path, replicas=2, samples=3) > 0
     assert not list(tmp_path.iterdir())
 
 
