@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 
 from tests.wire.peers import CLIENT, CLUSTER, MEMBERS, NODE, SECRET, Recorder, Stranger, join, run, serve, until
 from varlog import errors, limits
 from varlog.wire import Identity, Ping, Pong, Role, Server, dial
+from varlog.wire.endpoint import parse_address
 
 
 def test_a_taken_port_is_told() -> None:
@@ -106,6 +108,41 @@ def test_the_oldest_unfinished_hello_gives_way(monkeypatch: pytest.MonkeyPatch) 
         assert len(server.connections) == 3
         for stranger in strangers:
             stranger.leave()
+        await server.close()
+
+    run(main())
+
+
+def test_who_is_to_hear_why_it_is_refused_gives_way_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for a little; that must not let strangers have more connections than others."""
+    monkeypatch.setattr(limits, "MAX_HELLOS", 3)
+
+    async def main() -> None:
+        here = Recorder()
+        server = await serve(Recorder())
+        strangers = [socket.create_connection(parse_address(server.address)) for _ in range(3)]
+        for stranger in strangers:
+            stranger.sendall(bytes.fromhex("160301020001000100fc0303"))  # TLS, where there is none
+        await until(lambda: len(server._greeting) == 3 and all(connection.closed for connection in server._greeting))
+        await join(server, here)
+        assert server.refusals == 1
+        for stranger in strangers:
+            stranger.close()
+        await server.close()
+
+    run(main())
+
+
+def test_of_what_was_refused_nothing_is_kept_but_why() -> None:
+    async def main() -> None:
+        there = Recorder()
+        server = await serve(there)
+        async with await Stranger.to(server) as stranger:
+            await stranger.greet()
+            await stranger.say(bytes(64))
+            error = await there.ended()
+            assert isinstance(error, errors.ProtocolError)
+            assert (error.__traceback__, error.__cause__, error.__context__) == (None, None, None)
         await server.close()
 
     run(main())

@@ -160,8 +160,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close after what is queued has been sent; with an error, the peer is told it first."""
         if self.closed:
             return
-        self.closed = self._guarded = self._reader.halted = True
-        self.error = error
+        self._end(error)
         if self._socket < 0:
             return
         if error is not None and self._backlogged:
@@ -395,8 +394,7 @@ class Connection(asyncio.BufferedProtocol):
         is more to read, and the peer might never learn why."""
         self._queued += _ENCODERS[Refused](refusal(error), self._out)
         self.flush()
-        self.closed = self._guarded = self._reader.halted = True
-        self.error = error
+        self._end(error)
         self._watch_nothing()
         self._watch = self.loop.call_later(_HEARD_SECONDS, self._transport.abort)
         if self._socket >= 0:
@@ -404,9 +402,22 @@ class Connection(asyncio.BufferedProtocol):
 
     def _shut(self, error: VarlogError) -> None:
         """The peer has closed and said why."""
-        self.closed = self._guarded = self._reader.halted = True
-        self.error = error
+        self._end(error)
         self._transport.abort()
+
+    def _end(self, error: VarlogError | None) -> None:
+        """Send and receive nothing more. Of the error only what it says is kept: where it was raised, the frame that
+        was refused is held on to, and this connection, which would be held on to by it."""
+        self.closed = self._guarded = self._reader.halted = True
+        if error is not None:
+            error.__traceback__ = error.__cause__ = error.__context__ = None
+        self.error = error
+
+    def abort(self) -> None:
+        """End it at once, whatever is still to be sent or heard."""
+        self._end(self.error)
+        if self._socket >= 0:
+            self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.closed:

@@ -104,7 +104,10 @@ class Server:
             connection.close(Busy(f"this server has {limits.MAX_CONNECTIONS} connections, and takes no more"))
         elif len(self._greeting) > limits.MAX_HELLOS:
             oldest = next(iter(self._greeting))
-            oldest.close(PeerStalled("too many connections have not finished their hello, and this is the oldest"))
+            if oldest.closed:  # and is to hear why
+                oldest.abort()
+            else:
+                oldest.close(PeerStalled("too many connections have not finished their hello, and this is the oldest"))
 
     def on_established(self, connection: Connection) -> None:
         del self._greeting[connection]
