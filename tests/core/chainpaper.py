@@ -70,6 +70,8 @@ class ChainPaper:
         self.reconfigurations = Reconfigurations()
         self.nodes = {StorageNodeID(snid): Node(snid) for snid in range(1, nodes + 1)}
         self.has_sequencer = True
+        self.loses_sequencer = False
+        """It answers once more."""
         self.joining_fails = False
         """Nobody is ever done with the copy that is made while the chain is sealed."""
         self.told: list[str] = []
@@ -182,6 +184,8 @@ class ChainPaper:
             case Peek(request):
                 if not self.has_sequencer:
                     return errors.Unreachable("no sequencer")
+                if self.loses_sequencer:
+                    self.has_sequencer = self.loses_sequencer = False
                 return Peeked(request, 0, Epoch(0), boot=1)
             case ChainSeal() | ChainCopy() | GetInfo():
                 node = self.nodes[StorageNodeID(int(address.removeprefix("sn/")))]

@@ -53,12 +53,28 @@ def test_S8_a_topic_is_made_with_its_first_projection_and_its_heads_are_spread()
     assert paper.state.topics[TopicID(tpid)].min_replicas == 1
 
 
-def test_a_topic_waits_for_its_sequencer() -> None:
+def test_nothing_is_made_where_no_sequencer_answers() -> None:
     paper = ChainPaper()
     paper.has_sequencer = False
-    with pytest.raises(errors.Unreachable, match="vsq start"):
-        paper.operate(AddTopic(1, "moves", 0, 0, 1, ordering=Ordering.SEQUENCER))
-    assert any(topic.name == "moves" for topic in paper.state.topics.values())
+    version = paper.state.version
+    for asked in (AddTopic(1, "moves", 0, 0, 1, ordering=Ordering.SEQUENCER), AddStream(1, "log", ())):
+        with pytest.raises(errors.Unreachable, match="vsq start"):
+            paper.operate(asked)
+    assert paper.state.version == version
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [AddTopic(1, "moves", 0, 0, 1, ordering=Ordering.SEQUENCER), AddStream(1, "log", ())],
+    ids=["topic", "log stream"],
+)
+def test_what_was_made_is_told_where_its_sequencer_has_gone_meanwhile(asked: Message) -> None:
+    paper = ChainPaper()
+    streams = len(paper.state.streams)
+    paper.loses_sequencer = True
+    with pytest.raises(errors.Unknown, match="was made, and has no positions yet"):
+        paper.operate(asked)
+    assert len(paper.state.streams) == streams + 1
 
 
 def test_a_log_stream_is_added_and_gets_positions_from_there_on() -> None:
@@ -72,8 +88,8 @@ def test_a_log_stream_that_has_positions_stays() -> None:
     paper = ChainPaper()
     with pytest.raises(errors.Conflict, match="go only with their topic"):
         paper.operate(RemoveStream(1, ONE))
-    paper.has_sequencer = False
-    with pytest.raises(errors.Unreachable):
+    paper.loses_sequencer = True
+    with pytest.raises(errors.Unknown):
         paper.operate(AddStream(1, "log", ()))
     assert paper.operate(RemoveStream(1, LogStreamID(2))) == 2, "nothing was ever written there"
     assert all(LogStreamID(2) not in node.replicas for node in paper.nodes.values())

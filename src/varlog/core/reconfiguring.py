@@ -95,6 +95,14 @@ def reconfigure(new_request: Callable[[], int], tpid: TopicID, change: Change) -
     return _Reconfiguration(new_request, tpid, change).run()
 
 
+def find_sequencer(
+    new_request: Callable[[], int], metadata: Metadata, topic: TopicInfo | None = None
+) -> Generator[Requests, Seq[Answer], SequencerInfo]:
+    """Who would give out positions of a topic, or of one that is to be made. Unreachable if no sequencer answers."""
+    tpid, projection = (topic.tpid, topic.projection) if topic is not None else (TopicID(0), None)
+    return _Reconfiguration(new_request, tpid, Change()).find_sequencer(metadata.sequencers, projection)
+
+
 class _Overtaken(Exception):
     """A replica knows as great an epoch: somebody else is at it, or died while at it."""
 
@@ -133,7 +141,7 @@ class _Reconfiguration:
         if self._failed is not None and base > self._failed:
             return base
         chains = _chains(metadata, topic)
-        sequencer = yield from self._find_sequencer(metadata.sequencers, topic.projection)
+        sequencer = yield from self.find_sequencer(metadata.sequencers, topic.projection)
         epoch = Epoch(max(base, self._seen) + 1)
         members = yield from self._find_members(topic, chains)
         sealed = yield from self._seal(epoch, chains, members, topic.projection)
@@ -160,7 +168,7 @@ class _Reconfiguration:
 
     # Who gives out positions
 
-    def _find_sequencer(
+    def find_sequencer(
         self, registered: Seq[SequencerInfo], projection: Projection | None
     ) -> Generator[Requests, Seq[Answer], SequencerInfo]:
         """One that answers: the present one if it is still the same, else any other; last those that are suspected."""

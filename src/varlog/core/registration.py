@@ -63,7 +63,7 @@ from varlog.core.messages import (
 )
 from varlog.core.operating import Operator, is_awaited
 from varlog.core.placing import Place, place
-from varlog.core.reconfiguring import Change, reconfigure
+from varlog.core.reconfiguring import Change, find_sequencer, reconfigure
 from varlog.types import Epoch, LogStreamID, Ordering, StorageNodeID, StreamStatus, TopicID
 
 DEFAULT_REPLICATION_FACTOR = 3
@@ -189,6 +189,8 @@ class Registrar(Conversing):
         is_sequenced = asked.ordering is Ordering.SEQUENCER
         least = asked.min_replicas or (1 if is_sequenced else min(2, factor))
         place(metadata, self._infos(), factor)  # rather no topic than one without a log stream
+        if is_sequenced:  # or one without positions
+            yield from find_sequencer(self._request, metadata)
         created = yield from self._decide(
             CreateTopic(self._request(), asked.name, factor, least, asked.first, asked.ordering, asked.block)
         )
@@ -196,13 +198,23 @@ class Registrar(Conversing):
         for number in range(asked.streams):
             try:
                 yield from self._add_stream(tpid, factor, ())
-            except errors.VarlogError:
-                if number == 0:  # nobody can have appended to it: the same request may be made again
-                    yield [(METADATA_REPOSITORY, DeleteTopic(self._request(), tpid))]
+            except errors.VarlogError as error:
+                if number:
+                    made = f"topic {asked.name!r} was made, with {number} of {asked.streams} log streams"
+                    raise errors.Unknown(f"{made}; add the others with varlog stream add: {error}") from error
+                # Nobody can have appended to it: the same request may be made again.
+                yield [(METADATA_REPOSITORY, DeleteTopic(self._request(), tpid))]
                 raise
-        if is_sequenced:  # its first projection (S8); if that must wait for a sequencer, the topic is there already
-            yield from reconfigure(self._request, tpid, Change(failed=Epoch(0)))
+        if is_sequenced:  # its first projection (S8)
+            yield from self._project(tpid, Change(failed=Epoch(0)), f"topic {asked.name!r}")
         return tpid
+
+    def _project(self, tpid: TopicID, change: Change, made: str) -> Generator[Requests, Seq[Answer], None]:
+        """Let positions go to what was made. It stays if that is not possible, and the manager tries again."""
+        try:
+            yield from reconfigure(self._request, tpid, change)
+        except errors.VarlogError as error:
+            raise errors.Unknown(f"{made} was made, and has no positions yet; do not make it again: {error}") from error
 
     def remove_topic(self, name: str) -> Conversation:
         metadata = yield from self._metadata()
@@ -232,9 +244,12 @@ class Registrar(Conversing):
             )
         if len(set(nodes)) != len(nodes):
             raise errors.InvalidArgument("the replicas of a log stream are on different storage nodes")
+        is_sequenced = topic.ordering is Ordering.SEQUENCER
+        if is_sequenced:
+            yield from find_sequencer(self._request, metadata, topic)
         lsid = yield from self._add_stream(topic.tpid, topic.replication_factor, nodes)
-        if topic.ordering is Ordering.SEQUENCER:  # positions go there from the next projection on
-            yield from reconfigure(self._request, topic.tpid, Change())
+        if is_sequenced:  # positions go there from the next projection on
+            yield from self._project(topic.tpid, Change(), f"log stream {lsid}")
         return lsid
 
     def _add_stream(self, tpid: TopicID, factor: int, nodes: tuple[StorageNodeID, ...]) -> Conversation:
