@@ -172,6 +172,17 @@ def test_B3_a_directory_that_was_only_begun_is_nothing() -> None:
     assert host.add().epoch == 0, "and in nobody's way"
 
 
+def test_B3_what_was_only_begun_when_a_process_was_killed_holds_no_space() -> None:
+    host = new_host()
+    host.disk.mkdir(host.path())
+    for name in ("lock", "0000000001-00000000000000000001.seg.tmp"):
+        host.disk.create(f"{host.path()}/{name}").close()
+    host.close()
+    host = reopened(host)
+    assert len(host.replicas) == 0
+    assert not host.disk.exists(host.path())
+
+
 def test_B3_data_of_another_node_is_not_taken_for_ones_own() -> None:
     host = new_host()
     host.add(5)

@@ -39,7 +39,8 @@ _ROOM_NAME = "room"
 
 
 def publish(fs: FileSystem, directory: str, name: str, data: bytes, allocate: int = 0) -> File:
-    """Make a file that is whole and durable from the moment it has its name; replaces one of the same name."""
+    """Make a file that is whole and durable from the moment it has its name; replaces one of the same name. What could
+    only be begun is not left: on a disk that has just become full it may hold all that was free."""
     unfinished = f"{directory}/{name}{UNFINISHED}"
     if fs.exists(unfinished):
         fs.unlink(unfinished)
@@ -52,6 +53,8 @@ def publish(fs: FileSystem, directory: str, name: str, data: bytes, allocate: in
         fs.sync_dir(directory)
     except BaseException:
         file.close()
+        with suppress(OSError):
+            fs.unlink(unfinished)
         raise
     return file
 

@@ -26,7 +26,7 @@ from varlog.daemon import logs
 from varlog.storage.copying import base_of
 from varlog.storage.format import LogBase
 from varlog.storagenode.replicas import AnyReplica, Replicas, UnopenedReplica
-from varlog.types import LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
+from varlog.types import GLSN, LLSN, Epoch, LogStreamID, ReplicaState, StorageNodeID
 
 
 class _Beginning(NamedTuple):
@@ -64,6 +64,8 @@ class Hosting:
         """What of it is to be opened anew."""
         self._reopened: dict[LogStreamID, float] = {}
         """When replicas were last opened anew, or were to be."""
+        self._trims: dict[LogStreamID, GLSN] = {}
+        """Up to where replicas without room for another segment were trimmed when they were last opened anew."""
         self._deletions: set[asyncio.Task[None]] = set()
         self._log = logs.get().bind(snid=snid)
 
@@ -144,9 +146,10 @@ class Hosting:
             self._reopened[lsid] = now
             try:
                 self._replicas.check_room(replica.volume, lsid)
-            except errors.VarlogError as error:  # it could not be opened either; as it is, it can be read
-                self._refuse(source, request, lsid, error)
-                return
+            except errors.VarlogError as error:
+                if not self._is_trimmed_since(lsid, replica):  # it might not be opened either; as it is, it can be read
+                    self._refuse(source, request, lsid, error)
+                    return
             self._leaving[lsid] = [(source, request)]
             if isinstance(replica, UnopenedReplica):
                 self._open_anew(replica.volume, lsid)
@@ -154,6 +157,15 @@ class Hosting:
             self._closing.add(lsid)
             self._leave(lsid)
             self.go_on(lsid)
+
+    def _is_trimmed_since(self, lsid: LogStreamID, replica: AnyReplica | UnopenedReplica) -> bool:
+        """Whether it was told of a trim since this was last asked. One that has failed deletes nothing; opened anew it
+        learns of the trim as it is, and makes the room that it lacks."""
+        trim = GLSN(0) if isinstance(replica, UnopenedReplica) else replica.executor.trim_glsn
+        if trim <= self._trims.get(lsid, GLSN(0)):
+            return False
+        self._trims[lsid] = trim
+        return True
 
     def tick(self, now: float) -> None:
         """Try once more to open what could not be opened."""

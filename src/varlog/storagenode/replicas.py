@@ -138,7 +138,8 @@ class Replicas:
                     self._delete(path)
                 continue
             try:
-                self._open_found(volume, lsid)
+                if self._open_found(volume, lsid) is None:
+                    self._clear_begun(path)
             except ITS_OWN as error:
                 if is_shortage(error):
                     raise
@@ -205,11 +206,16 @@ class Replicas:
         try:
             yield
         except errors.VarlogError:
-            with suppress(OSError):  # a file that was only begun holds space, on a disk that may just have become full
-                names = self._fs.listdir(path)
-                if all(name == LOCK_NAME or name.endswith(UNFINISHED) for name in names):
-                    self._delete(path)
+            self._clear_begun(path)
             raise
+
+    def _clear_begun(self, path: str) -> None:
+        """Delete a directory if nothing in it was ever finished: what was only begun holds space, and no other log
+        stream gets that id."""
+        with suppress(OSError):
+            names = self._fs.listdir(path)
+            if all(name == LOCK_NAME or name.endswith(UNFINISHED) for name in names):
+                self._delete(path)
 
     def _serve(self, volume: str, storage: LogStreamStorage, identity: LogStreamIdentity) -> Replica:
         executor = LogStreamExecutor(identity.snid, identity.tpid, identity.lsid, storage, self._send, self._observe)

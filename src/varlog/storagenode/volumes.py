@@ -20,7 +20,7 @@ from varlog.core.identity import boot_of
 from varlog.core.messages import VolumeInfo
 from varlog.storage.directory import lock_directory
 from varlog.storage.files import FileSystem, Lock
-from varlog.storage.logfiles import publish
+from varlog.storage.logfiles import UNFINISHED, publish
 from varlog.storagenode import identity
 from varlog.storagenode.identity import Secrets, volume_errors
 from varlog.types import MAX_ID, ClusterID, LogStreamID, StorageNodeID
@@ -83,8 +83,24 @@ class Volumes:
         self.secrets = Secrets.load(self._fs, self.cid, self.snid, self.node_paths, occupied)
         self.starts = max(read_starts(self._fs, path) for path in self.node_paths) + 1
         for path in self.node_paths:
-            with volume_errors(path):
-                publish(self._fs, path, _BOOT_NAME, b"%d" % self.starts).close()
+            try:
+                self._count_start(path)
+            except errors.DiskFull:
+                self._clear_unfinished(path)
+                self._count_start(path)
+
+    def _count_start(self, path: str) -> None:
+        with volume_errors(path):
+            publish(self._fs, path, _BOOT_NAME, b"%d" % self.starts).close()
+
+    def _clear_unfinished(self, path: str) -> None:
+        """Delete files of replicas that were only begun when a process was killed: they may hold all that was free."""
+        for number in numbers(self._fs, path, "lsid="):
+            directory = f"{path}/lsid={number}"
+            with volume_errors(directory):
+                for name in self._fs.listdir(directory):
+                    if name.endswith(UNFINISHED):
+                        self._fs.unlink(f"{directory}/{name}")
 
     @property
     def boot(self) -> int:
