@@ -159,12 +159,14 @@ class Replica:
         """A run of one batch."""
         self.replicate_run(llsn, (sequence, *(entries or [b"%d" % sequence])), epoch=epoch)
 
-    def replicate_run(self, llsn: int, *batches: tuple[int, *tuple[bytes, ...]], epoch: int = 2) -> None:
+    def replicate_run(
+        self, llsn: int, *batches: tuple[int, *tuple[bytes, ...]], epoch: int = 2, source: int = OTHER
+    ) -> None:
         """A run of batches, each told as its sequence and its entries."""
         contents = tuple(batch_of(sequence, *entries) for sequence, *entries in batches)
         prev_sequences = tuple(Sequence(sequence - 1) for sequence, *_ in batches)
         message = Replicate(LSID, Epoch(epoch), LLSN(llsn), prev_sequences, contents)
-        self.executor.on_replicate(f"sn/{OTHER}", message, list(map(batch.verify, contents)))
+        self.executor.on_replicate(f"sn/{source}", message, list(map(batch.verify, contents)))
         self.executor.stage()
 
     def acknowledged(self, end: int, *, epoch: int = 2, accepted: bool = True, snid: int = OTHER) -> None:

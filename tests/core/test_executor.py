@@ -109,6 +109,15 @@ def test_rule2_a_batch_of_another_epoch_is_refused(epoch: int) -> None:
     assert (ack.accepted, ack.epoch) == (False, epoch)
 
 
+def test_O1_a_backup_takes_batches_of_its_primary_only() -> None:
+    replica = Replica().run(*BACKUP)
+    replica.replicate_run(1, (1, b"a"), source=77)
+    assert replica.ends == (1, 1, 1)
+    ((to, ack),) = replica.sent
+    assert isinstance(ack, ReplicateAck)
+    assert (to, ack.accepted) == ("sn/77", False)
+
+
 def test_a_primary_takes_no_batches_from_others() -> None:
     replica = Replica().run((ME, OTHER))
     replica.replicate(1, 1)

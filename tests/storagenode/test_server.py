@@ -41,6 +41,7 @@ from varlog.core.messages import (
     Unseal,
 )
 from varlog.core.storagenode import ReadPlan
+from varlog.storagenode import answering
 from varlog.storagenode.answering import READS_PER_TURN
 from varlog.storagenode.writing import INLINE_BYTES
 from varlog.types import (
@@ -242,6 +243,26 @@ def test_a_flood_of_reads_is_served_in_turn_and_bounded(tmp_path: Path) -> None:
             codes = [reply.code for reply in greedy.heard if isinstance(reply, ScanReply)]
             assert set(codes) == {0, errors.Busy.code}
             assert codes.count(0) >= READS_PER_TURN
+
+    run(main())
+
+
+def test_reads_that_take_long_leave_the_others_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "TURN_SECONDS", 0)
+
+    async def main() -> None:
+        async with cluster(tmp_path, nodes=1) as small:
+            await small.append(b"x")
+            node = small.nodes[1].node
+            (executor,) = node.executors
+            sent: list[Message] = []
+            monkeypatch.setattr(node, "_send", lambda _, message: sent.append(message))
+            node.reads += [ReadPlan("nobody", scan(request), executor, GLSN(2), GLSN(1)) for request in (1, 2, 3)]
+            small.nodes[1]._answering.do_some()
+            assert [reply.request for reply in sent if isinstance(reply, ScanReply)] == [1]
+            await until(lambda: not node.reads)
+            assert [reply.request for reply in sent if isinstance(reply, ScanReply)] == [1, 2, 3]
+            monkeypatch.undo()
 
     run(main())
 

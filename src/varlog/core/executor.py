@@ -144,6 +144,9 @@ class LogStreamExecutor(Sealing):
         if message.epoch != self.epoch or self.state is not RUNNING or self.primary == self.snid or not self.healthy:
             self.refuse_replicate(source, message)
             return
+        if source != node_address(self.primary):  # nobody else has batches of this epoch to give
+            self.refuse_replicate(source, message)
+            return
         if self._promise is not None:
             return  # the primary sends it again, or gives up
         if message.llsn == self.end and self._pending.takes([header[0] for header in headers]):

@@ -6,14 +6,14 @@ It is the same for both orderings. A reader who asks for more than may wait is r
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Final, TypeVar
 
 from varlog import errors, limits
 from varlog.core.address import Address
-from varlog.core.chaincontext import ChainContext, ChainReadPlan
-from varlog.core.executor import LogStreamExecutor
+from varlog.core.chaincontext import ChainReadPlan
 from varlog.core.messages import ChainRead
 from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.daemon import logs
@@ -24,7 +24,9 @@ from varlog.storagenode.reading import Plan, Reading, Result
 from varlog.storagenode.replicas import Replicas
 
 READS_PER_TURN: Final = 64
-"""Others get their turn of the loop after so many."""
+TURN_SECONDS: Final = 0.005
+"""Others get their turn of the loop after so many, or after so long: one that answers thousands of small batches takes
+as long as hundreds that answer one."""
 
 PlanT = TypeVar("PlanT", ReadPlan, ChainReadPlan)
 
@@ -76,9 +78,8 @@ class Answering:
     def do_some(self) -> None:
         """So many, in the order they were asked for."""
         node, chains = self._node, self._node.chains
-        some, node.reads = self._divided(node.reads)
-        for plan in some:
-            self._begin(plan, plan.executor)
+        plans, node.reads = node.reads, []
+        node.reads = self._begin_some(plans) + node.reads
         if chains.reads:
             self.do_chained()
         if self:
@@ -88,14 +89,19 @@ class Answering:
         """So many of those of chains, of which a client often waits for one position: that need not wait for anything
         else."""
         chains = self._node.chains
-        some, chains.reads = self._divided(chains.reads)
-        for plan in some:
-            self._begin(plan, plan.replica)
+        plans, chains.reads = chains.reads, []
+        chains.reads = self._begin_some(plans) + chains.reads
 
-    def _divided(self, plans: list[PlanT]) -> tuple[list[PlanT], list[PlanT]]:
+    def _begin_some(self, plans: list[PlanT]) -> list[PlanT]:
+        """As many as one turn is for, from the first on; those that are left."""
         if len(plans) > limits.MAX_WAITING_READS:
             plans = self._without_greedy(plans)
-        return plans[:READS_PER_TURN], plans[READS_PER_TURN:]
+        until = time.perf_counter() + TURN_SECONDS
+        for number, plan in enumerate(plans, 1):
+            self._begin(plan)
+            if number == READS_PER_TURN or time.perf_counter() > until:
+                return plans[number:]
+        return []
 
     def _without_greedy(self, plans: list[PlanT]) -> list[PlanT]:
         """More reads wait than may: who has asked for most of them is refused most of those."""
@@ -109,7 +115,8 @@ class Answering:
                 kept.append(plan)
         return kept
 
-    def _begin(self, plan: Plan, executor: LogStreamExecutor | ChainContext) -> None:
+    def _begin(self, plan: Plan) -> None:
+        executor = plan.replica if isinstance(plan, ChainReadPlan) else plan.executor
         replica = self._replicas.get(executor.lsid)
         if replica is None:
             self._on_read(plan, [])
