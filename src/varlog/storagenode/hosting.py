@@ -39,7 +39,8 @@ class _Beginning(NamedTuple):
 
 class Hosting:
     """See the module's text. `leave(lsid)` is called when a replica is to be served no more, `is_busy(replica)` tells
-    whether its files are in use, and `resume(executor, plan)` is called when a replica was made anew."""
+    whether its files are in use, `resume(executor, plan)` is called when a replica was made anew, and `inquire()` when
+    one should hear from the metadata repository how its log stream is."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Hosting:
         leave: Callable[[LogStreamID], None],
         is_busy: Callable[[AnyReplica], bool],
         resume: Callable[[LogStreamExecutor, RestartPlan], None],
+        inquire: Callable[[], None],
     ) -> None:
         self._snid = snid
         self._replicas = replicas
@@ -56,6 +58,7 @@ class Hosting:
         self._leave = leave
         self._is_busy = is_busy
         self._resume = resume
+        self._inquire = inquire
         self._leaving: dict[LogStreamID, list[tuple[Address, int]]] = {}
         """What is being removed, and who waits for that."""
         self._beginnings: dict[LogStreamID, _Beginning] = {}
@@ -149,6 +152,7 @@ class Hosting:
             except errors.VarlogError as error:
                 if not self._is_trimmed_since(lsid, replica):  # it might not be opened either; as it is, it can be read
                     self._refuse(source, request, lsid, error)
+                    self._inquire()  # who is in no set is told of no trim
                     return
             self._leaving[lsid] = [(source, request)]
             if isinstance(replica, UnopenedReplica):
@@ -160,7 +164,7 @@ class Hosting:
 
     def _is_trimmed_since(self, lsid: LogStreamID, replica: AnyReplica | UnopenedReplica) -> bool:
         """Whether it was told of a trim since this was last asked. One that has failed deletes nothing; opened anew it
-        learns of the trim as it is, and makes the room that it lacks."""
+        makes the room that it lacks."""
         trim = GLSN(0) if isinstance(replica, UnopenedReplica) else replica.executor.trim_glsn
         if trim <= self._trims.get(lsid, GLSN(0)):
             return False
@@ -188,6 +192,8 @@ class Hosting:
         if replica.storage.corruption is not None:
             self._log.error("damage found", lsid=lsid, error=str(replica.storage.corruption))
         self._log.info("a replica was opened anew", lsid=lsid, llsn=replica.executor.committed_end)
+        if lsid in self._trims:  # before anything else is written
+            replica.executor.trim(self._trims[lsid])
         for source, request in waiting:
             self._agree(source, request, replica)
 

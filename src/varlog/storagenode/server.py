@@ -141,8 +141,9 @@ class StorageNodeServer:
         self._fingerprinting = Fingerprinting(self._loop, volumes.snid, self._send, self._on_looked_through)
         self.scrubbing = Scrubbing(volumes.snid, self.replicas, config.scrub_mb_per_second, self._on_looked_through)
         self._hosting = Hosting(
-            volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy, self._resume_copy
-        )
+            volumes.snid, self.replicas, self._send, self.node.remove, self._is_busy, self._resume_copy,
+            self.node.on_reconnected,
+        )  # fmt: skip
         self._answering = Answering(self._loop, self.node, self.replicas, self._hosting, self._settle_soon)
         self._copying = Copying(
             self._loop, self.node.syncing, self.node.chains, self.replicas, self._hosting, self._on_part_read,
