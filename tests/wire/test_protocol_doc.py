@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.daemon.small import CID, Small
 from tests.wire.peers import CLUSTER, SECRET, Recorder, run
 from tests.wire.reference import GENERATED, messages_named
 from varlog import batch, limits
-from varlog.core.messages import GetMetadata, Message, Metadata
+from varlog.core.messages import GetMetadata, Message, NotLeading
 from varlog.manager import server as manager
 from varlog.metarepo import server as metarepo
 from varlog.sequencer import server as sequencer
 from varlog.storagenode import server as storagenode
-from varlog.types import Sequence, Version, WriterID
+from varlog.types import Sequence, Term, WriterID
 from varlog.wire import Connection, Identity, Role, Server, catalogue, hot
 from varlog.wire.endpoint import parse_address
 from varlog.wire.hello import PROTOCOL_VERSION, Accepting, Dialing
@@ -152,30 +153,59 @@ def test_what_a_client_may_ask_for_is_what_is_taken(
     assert messages_named(re.findall(r"`(\w+)`", row)) == accepted[Role.CLIENT]
 
 
-class Repository(Recorder):
-    """Has metadata."""
-
-    def answer(self, connection: Connection, message: Message) -> None:
-        assert isinstance(message, GetMetadata)
-        connection.send(Metadata(message.request, Version(9), (), (), (), "manager:9093"))
+Ask = Callable[[str, int, int, bytes], list[object]]
 
 
-def test_the_client_shown_works() -> None:
-    names: dict[str, object] = {"__name__": "example"}
+def client_shown() -> Ask:
+    names: dict[str, Ask] = {"__name__": "example"}  # type: ignore[dict-item]
     exec(compile(python_block("def get_metadata"), "protocol.md", "exec"), names)
-    ask = names["get_metadata"]
-    assert callable(ask)
+    return names["get_metadata"]
+
+
+def test_the_client_shown_works(tmp_path: Path) -> None:
+    ask = client_shown()
+
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            await small.start_vmr()
+            host, port = parse_address(small.vmr.address)
+            key = bytes.fromhex(small.secret_file.read_text())
+            answer = await asyncio.to_thread(ask, host, port, CID, key)
+            metadata = await small.metadata()
+            assert answer == [1, metadata.version, [], [], [], "", metadata.next_lsid, []]
+            with pytest.raises(AssertionError, match="does not know the secret"):
+                await asyncio.to_thread(ask, host, port, CID, bytes(32))
+            with pytest.raises(ConnectionError, match="refused with code 102: the dialer is of cluster 8"):
+                await asyncio.to_thread(ask, host, port, 8, key)
+
+    run(main())
+
+
+class StandingBy(Recorder):
+    """A metadata repository that does not lead, and says so as the real one does."""
+
+    def __init__(self, leader: str) -> None:
+        super().__init__()
+        self._said = NotLeading(Term(4), leader)
+
+    def on_connected(self, connection: Connection) -> None:
+        super().on_connected(connection)
+        connection.send(self._said)
+
+    def answer(self, connection: Connection, _message: Message) -> None:
+        connection.send(self._said)
+
+
+@pytest.mark.parametrize(("leader", "told"), [("b:9092", "b:9092 does"), ("", "nobody does")])
+def test_the_client_shown_says_that_another_one_leads(leader: str, told: str) -> None:
+    ask = client_shown()
 
     async def main() -> None:
         identity = Identity(CLUSTER, Role.METADATA_REPOSITORY)
-        server = await Server.start("127.0.0.1:0", identity, frozenset({Role.CLIENT}), SECRET, Repository())
+        server = await Server.start("127.0.0.1:0", identity, frozenset({Role.CLIENT}), SECRET, StandingBy(leader))
         host, port = parse_address(server.address)
-        answer = await asyncio.to_thread(ask, host, port, CLUSTER, KEY)
-        assert answer == [1, 9, [], [], [], "manager:9093", 0, []]
-        with pytest.raises(AssertionError, match="does not know the secret"):
-            await asyncio.to_thread(ask, host, port, CLUSTER, bytes(32))
-        with pytest.raises(ConnectionError, match="refused with code 102: the dialer is of cluster 8"):
-            await asyncio.to_thread(ask, host, port, 8, KEY)
+        with pytest.raises(ConnectionError, match=f"does not lead; {told}"):
+            await asyncio.to_thread(ask, host, port, CLUSTER, KEY)
         await server.close()
 
     run(main())
