@@ -97,6 +97,10 @@ def test_the_hello_is_the_one_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_batch_is_the_one_shown() -> None:
     made = batch.encode([b"hello", b"log"], writer_id=WriterID(1), sequence=Sequence(2), timestamp=3)
     assert shown("batch", made)
+    offsets, entries = struct.pack("<3i4x", 0, 5, 8), b"hellolog"
+    assert shown("its offsets, padded", offsets)
+    assert shown("its entries", entries)
+    assert made.endswith(offsets + entries)
 
 
 def test_the_layout_of_a_batch_is_the_one_shown() -> None:
