@@ -15,7 +15,7 @@ from tests.daemon.small import CID, Small
 from tests.wire.peers import CLUSTER, SECRET, Recorder, run
 from tests.wire.reference import GENERATED, messages_named
 from varlog import batch, limits
-from varlog.core.messages import GetMetadata, Message, NotLeading
+from varlog.core.messages import GetMetadata, Message, Metadata, NotLeading
 from varlog.manager import server as manager
 from varlog.metarepo import server as metarepo
 from varlog.sequencer import server as sequencer
@@ -155,6 +155,23 @@ def test_what_a_client_may_ask_for_is_what_is_taken(
 ) -> None:
     (row,) = re.findall(rf"^\| {server} \| (.+) \|$", text(), re.MULTILINE)
     assert messages_named(re.findall(r"`(\w+)`", row)) == accepted[Role.CLIENT]
+
+
+def test_what_a_metadata_repository_says_unasked_is_told(tmp_path: Path) -> None:
+    section = text()[text().index("## A client's conversations") : text().index("### Metadata\n")]
+    named = set(re.findall(r"`(\w+)`", section))
+
+    async def main() -> None:
+        async with Small(tmp_path) as small:
+            await small.start_vmr()
+            caller = await small.call_vmr()
+            await caller.ask(Metadata, GetMetadata)
+            unasked = {type(said).__name__ for said in (*caller.standings, *caller.heard)}
+            assert unasked == {"Leading"}
+            assert unasked <= named
+
+    run(main())
+    assert {"NotLeading", *NotLeading.__struct_fields__} <= named
 
 
 Ask = Callable[[str, int, int, bytes], list[object]]
