@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.core.sketch import stream
+from tests.core.writer import Bench
 from tests.daemon.small import CID, Small
 from tests.wire.peers import CLUSTER, SECRET, Recorder, run
 from tests.wire.reference import GENERATED, messages_named
-from varlog import batch, limits
+from varlog import batch, errors, limits
 from varlog.core.messages import GetMetadata, Message, Metadata, NotLeading
 from varlog.manager import server as manager
 from varlog.metarepo import server as metarepo
@@ -155,6 +157,20 @@ def test_what_a_client_may_ask_for_is_what_is_taken(
 ) -> None:
     (row,) = re.findall(rf"^\| {server} \| (.+) \|$", text(), re.MULTILINE)
     assert messages_named(re.findall(r"`(\w+)`", row)) == accepted[Role.CLIENT]
+
+
+@pytest.mark.parametrize(
+    "error", [errors.DidNotHappen, errors.Sealed, errors.NotPrimary, errors.StaleEpoch, errors.UnknownLogStream]
+)
+def test_an_append_that_its_epoch_ended_is_made_again_with_new_metadata(error: type[errors.VarlogError]) -> None:
+    bench = Bench(stream(1, epoch=2))
+    (append,) = bench.append(1)
+    bench.refused(append, error)
+    assert bench.writer.wants_metadata
+    bench.learn(stream(1, epoch=4))
+    assert (bench.last[1].epoch, bench.last[1].batch) == (4, append.batch)
+    (to_do,) = re.findall(rf"^\| [^|]*`{error.__name__}`[^|]* \| [^|]+ \| ([^|]+) \|$", text(), re.MULTILINE)
+    assert to_do.startswith("metadata, then again"), to_do
 
 
 def test_what_a_metadata_repository_says_unasked_is_told(tmp_path: Path) -> None:
