@@ -159,7 +159,10 @@ HELLO_SECONDS: Final = 5.0
 MAX_HELLOS: Final = 128
 """Connections of one server that have not finished their hello; a further one takes the place of the oldest."""
 MAX_CONNECTIONS: Final = 1024
-"""Connections of one server."""
+"""Connections of one server,"""
+RESERVED_CONNECTIONS: Final = 256
+"""and how many of them no client gets: clients in crowds must not keep out daemons that come back. Half of these are
+for hellos that are under way."""
 MAX_CONTROL_BYTES: Final = 8 * MIB
 MAX_PING_BYTES: Final = 4 * KIB
 MAX_FINDINGS: Final = 1000

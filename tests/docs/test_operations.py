@@ -93,7 +93,10 @@ def _get(url: str) -> str:
             f"{limits.MAX_NODES:,}, {limits.MAX_TOPICS:,}, {limits.MAX_LOG_STREAMS:,}",
         ),
         ("log streams on a node", f"{limits.MAX_LOG_STREAMS_PER_NODE:,}"),
-        ("connections of a daemon", f"{limits.MAX_CONNECTIONS:,}"),
+        (
+            "connections of a daemon",
+            f"{limits.MAX_CONNECTIONS:,}, of which clients get {limits.MAX_CONNECTIONS - limits.RESERVED_CONNECTIONS}",
+        ),
         ("a topic's name", f"{limits.MAX_TOPIC_NAME} characters"),
     ],
 )

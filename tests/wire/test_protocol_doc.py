@@ -136,6 +136,7 @@ def test_the_numbers_are_the_code_s() -> None:
         assert re.search(rf"\b{number}\b", said), number
     assert f"`version` is {PROTOCOL_VERSION}." in said
     assert f"within {limits.HELLO_SECONDS:.0f} seconds" in said
+    assert f"{limits.RESERVED_CONNECTIONS} of a server's {limits.MAX_CONNECTIONS} connections" in " ".join(said.split())
     assert f"{limits.CONNECTION_BUFFER_HIGH // limits.MIB} MiB queued" in said
     assert (
         f"less than {limits.STALL_BYTES // limits.MIB} MiB of it is taken in\n{limits.STALL_SECONDS:.0f} seconds"

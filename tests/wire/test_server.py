@@ -150,6 +150,7 @@ def test_of_what_was_refused_nothing_is_kept_but_why() -> None:
 
 def test_the_number_of_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(limits, "RESERVED_CONNECTIONS", 0)
 
     async def main() -> None:
         there, here = Recorder(), Recorder()
@@ -166,6 +167,38 @@ def test_the_number_of_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -
         await server.close()
 
     run(main())
+
+
+@pytest.mark.parametrize("role", sorted(MEMBERS - {Role.CLIENT}))
+def test_clients_in_crowds_keep_nobody_else_out(role: Role, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MAX_CONNECTIONS", 5)
+    monkeypatch.setattr(limits, "RESERVED_CONNECTIONS", 3)
+
+    async def main() -> None:
+        there, here = Recorder(), Recorder()
+        server = await serve(there)
+        first = await join(server, here)
+        await join(server, here)
+        for _ in range(3):
+            with pytest.raises(errors.Busy, match="2 clients, and takes no more"):
+                await join(server, here)
+        assert len(there.connections) == 2, "nobody is told of those who were refused"
+        for number in range(1, 4):
+            await dial(server.address, Identity(CLUSTER, role, number), Role.STORAGE_NODE, SECRET, here)
+        with pytest.raises(errors.Busy, match="5 connections"):
+            await dial(server.address, Identity(CLUSTER, role, 4), Role.STORAGE_NODE, SECRET, here)
+        first.close()
+        await there.ended()
+        third = await join(server, here)
+        third.send(Ping(1))
+        assert await here.received(1) == [Pong(1, 0)]
+        await server.close()
+
+    run(main())
+
+
+def test_unfinished_hellos_do_not_take_what_is_reserved() -> None:
+    assert limits.RESERVED_CONNECTIONS == 2 * limits.MAX_HELLOS
 
 
 def test_only_the_roles_that_belong_are_let_in() -> None:

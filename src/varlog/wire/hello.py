@@ -18,6 +18,7 @@ until then nothing it was told is believed.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
 from typing import Annotated, Final, NamedTuple, Protocol
@@ -192,10 +193,18 @@ class Dialing:
 class Accepting:
     """The hello of the side that listens."""
 
-    def __init__(self, identity: Identity, accepts: frozenset[Role], secret: Secret) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        accepts: frozenset[Role],
+        secret: Secret,
+        admit: Callable[[Identity], None] | None = None,
+    ) -> None:
+        """`admit` is asked for everybody who has proven to be of the cluster, and raises why there is no place."""
         self.peer: Identity | None = None
         self._identity = identity
         self._accepts = accepts
+        self._admit = admit
         self._secret = secret
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._claimed: Identity | None = None
@@ -215,6 +224,8 @@ class Accepting:
         if isinstance(message, Proof) and self._claimed is not None:
             if not self._secret.proves(message.proof, self._expected):
                 raise WrongSecret("the dialer could not prove that it knows the cluster's secret")
+            if self._admit is not None:
+                self._admit(self._claimed)
             self.peer = self._claimed
             return Ready()
         raise ProtocolError(f"{type(message).__name__} has no place here in a hello")

@@ -2,7 +2,7 @@
 
 The number of connections is bounded, and so is the number of those that have not finished their hello: a further one
 takes the place of the oldest of these, which has had the most time to prove itself. So strangers cannot keep members of
-the cluster out by connecting and saying nothing.
+the cluster out by connecting and saying nothing. Nor can clients, by being many: some connections are not for them.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Server:
         self._credentials = credentials
         self._receiver = receiver
         self._greeting: dict[Connection, None] = {}
+        self._clients = 0
         self._listener: asyncio.Server
         self._socket = -1
         self._look: asyncio.TimerHandle | None = None
@@ -88,11 +89,16 @@ class Server:
         self._look = asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look_at_credentials)
 
     def _accept(self) -> Connection:
-        hello = Accepting(self._identity, self._accepts, self._credentials.secret)
+        hello = Accepting(self._identity, self._accepts, self._credentials.secret, self._admit)
         tls = self._credentials.tls
         if tls is None:
             return Connection(hello, self._receiver, self, accepted=True)
         return SecureConnection(hello, self._receiver, self, tls.accept(), accepted=True)
+
+    def _admit(self, peer: Identity) -> None:
+        most = limits.MAX_CONNECTIONS - limits.RESERVED_CONNECTIONS
+        if peer.role is Role.CLIENT and self._clients >= most:
+            raise Busy(f"this server has {most} clients, and takes no more of them")
 
     # The connections' owner
 
@@ -112,10 +118,12 @@ class Server:
     def on_established(self, connection: Connection) -> None:
         del self._greeting[connection]
         self.connections.add(connection)
+        self._clients += connection.peer.role is Role.CLIENT
 
     def on_lost(self, connection: Connection) -> None:
         if connection in self.connections:
             self.connections.remove(connection)
+            self._clients -= connection.peer.role is Role.CLIENT
         else:
             del self._greeting[connection]
             self.refusals += 1
