@@ -191,6 +191,8 @@ DESCRIPTORS: Final = 131072
 """Files and connections that a process asks to be allowed to have open: more than all other limits let it have."""
 STOP_SECONDS: Final = 10
 """What a daemon that ends because of an error may take to close what it has open."""
+MAX_LOGGED: Final = 1000
+"""Characters of one text in a log line: a peer may have sent it, and the rest of it should fill no disk."""
 METRICS_SECONDS: Final = 1.0
 """One rendering of the metrics serves everybody who asks within this time."""
 HTTP_HEAD_BYTES: Final = 8 * KIB

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import structlog
 
+from varlog import limits
 from varlog.daemon import logs
 from varlog.wire.secret import Secret
 
@@ -153,6 +154,22 @@ def test_a_text_from_outside_cannot_forge_a_line(form: logs.Format, capsys: pyte
     written = capsys.readouterr().err
     assert len(written.splitlines()) == 3
     assert "\x1b[2J" not in written
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_a_text_from_outside_is_cut_off(form: logs.Format, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(form=form)
+    long = "x\n\x1b[31m" * 100_000
+    logs.get().info("connection closed", reason=long, inside=[long, {long: long}])
+    logs.get().info("connection closed", reason="x" * limits.MAX_LOGGED)
+    logging.getLogger("library").warning("no hello: %s", long)
+    cut, whole, library = capsys.readouterr().err.splitlines()
+    assert len(cut) < 40 * limits.MAX_LOGGED
+    assert len(library) < 10 * limits.MAX_LOGGED
+    for line in (cut, library):
+        assert "... (70" in line, "and how long it was"
+    assert "x" * limits.MAX_LOGGED in whole
+    assert "characters)" not in whole
 
 
 def test_an_exception_is_one_json_line_without_local_variables(capsys: pytest.CaptureFixture[str]) -> None:

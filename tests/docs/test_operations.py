@@ -104,6 +104,10 @@ def test_limits_are_what_they_are(what: str, told: str) -> None:
     assert [what, told] in ROWS
 
 
+def test_how_much_of_a_text_is_logged() -> None:
+    assert f"of a text no more than {limits.MAX_LOGGED:,} characters" in " ".join(PAGE.split())
+
+
 def test_how_long_a_node_is_waited_for() -> None:
     told = {row[0] for row in ROWS if len(row) == 2}
     assert f"{CLOSED_DEAD_AFTER:g} to {DEAD_AFTER:g} s of silence" in told

@@ -9,8 +9,8 @@ becomes of that is the application's choice. structlog's global configuration is
 neither used nor changed here.
 
 What always holds: a secret is never written, nor is the content of any bytes, because an entry's payload is nobody's
-business in a log; a line is one line, whatever a stranger put into a text; and logging never fails its caller, so a
-full disk under the log file loses log lines and nothing else.
+business in a log; a line is one line, and what a stranger put into a text makes it neither two nor long; and logging
+never fails its caller, so a full disk under the log file loses log lines and nothing else.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, Final, Literal, NamedTuple, NoReturn, TextIO
 
 import msgspec
+
+from varlog import limits
 
 # structlog imports rich if it can, for coloured tracebacks that are not used here. That would take longer than
 # everything else in this package together, at every start of a daemon; so it is told for a moment that rich is missing.
@@ -89,9 +91,10 @@ def get() -> Logger:
 
 
 def redact(_logger: Any, _method: str, event: Event) -> Event:
-    """Replace what must not be shown, however deep it lies in a value."""
+    """Replace what must not be shown, however deep it lies in a value, and cut off what is too long."""
     for key, value in event.items():
-        event[key] = REDACTED if _is_secret(key) else _clean(value, DEEPEST)
+        if key not in TRACEBACKS or not isinstance(value, str):
+            event[key] = REDACTED if _is_secret(key) else _clean(value, DEEPEST)
     return event
 
 
@@ -101,17 +104,24 @@ def _is_secret(key: object) -> bool:
 
 
 def _clean(value: Any, depth: int) -> Any:
-    if isinstance(value, str | int | float | None):
+    if isinstance(value, str):
+        return _cut_off(value)
+    if isinstance(value, int | float | None):
         return value
     if isinstance(value, bytes | bytearray | memoryview):
         return f"[{memoryview(value).nbytes} bytes]"
     if depth == 0:
         return "..."
     if isinstance(value, Mapping):
-        return {str(k): REDACTED if _is_secret(k) else _clean(v, depth - 1) for k, v in value.items()}
+        return {_cut_off(str(k)): REDACTED if _is_secret(k) else _clean(v, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_clean(v, depth - 1) for v in value]
-    return str(value)
+    return _cut_off(str(value))
+
+
+def _cut_off(text: str) -> str:
+    most = limits.MAX_LOGGED
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} characters)"
 
 
 def _bind(_logger: Any, _method: str, event: Event) -> Event:
