@@ -16,6 +16,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
@@ -209,9 +210,13 @@ class OSFileSystem:
             os.close(fd)
 
     def lock(self, path: str) -> OSLock:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # Whoever can open the file can lock it, also for reading only: nobody but its owner may.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(fd).st_mode & 0o077:
+                with suppress(OSError):  # the file is another user's, or the file system has no modes
+                    os.fchmod(fd, 0o600)
         except BaseException:
             os.close(fd)
             raise
