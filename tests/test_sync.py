@@ -6,7 +6,8 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -270,39 +271,103 @@ def test_what_the_loop_gives_up_is_closed() -> None:
     async def give_up() -> None:
         raise asyncio.CancelledError
 
-    background.acquire()
+    use = background.acquire()
     try:
         with pytest.raises(errors.Closed):
-            background.run(give_up)
+            use.run(give_up)
     finally:
-        background.release()
+        use.release()
+
+
+def forked(work: Callable[[], object]) -> bool:
+    """Do it in a process that is forked; whether it went through."""
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_process_that_is_forked_connects_anew(cluster: Path) -> None:
     """It has no thread to wait for; what its parent uses is refused, and goes on there."""
+
+    def connect_anew() -> None:
+        with pytest.raises(errors.InvalidArgument, match="forked"):
+            log.append(b"nothing")
+        with varlog.sync.connect(cluster) as mine:
+            mine.append(b"child")
+            with pytest.raises(errors.InvalidArgument, match="forked"):
+                log.append(b"nothing")
+
     with varlog.sync.connect(cluster) as log:
         log.append(b"parent")
-        child = os.fork()
-        if child == 0:
-            os._exit(in_child(log, cluster))
-        _, status = os.waitpid(child, 0)
-        assert os.waitstatus_to_exitcode(status) == 0
+        assert forked(connect_anew)
         assert log.read(2).data == b"child"
         assert log.append(b"parent").glsn == 3
 
 
-def in_child(log: varlog.sync.Log, cluster: Path) -> int:
-    signal.alarm(30)
-    try:
-        log.append(b"nothing")
-    except errors.Closed:
-        pass
-    else:
-        return 1
-    with varlog.sync.connect(cluster) as mine:
-        mine.append(b"child")
-        try:
-            log.append(b"nothing")
-        except errors.InvalidArgument:
-            return 0
-    return 2
+def test_a_process_that_is_forked_closes_what_its_parent_uses_and_connects(cluster: Path) -> None:
+    def close_and_connect() -> None:
+        log.close()
+        admin.close()
+        with varlog.sync.connect(cluster) as mine:
+            mine.append(b"child")
+        assert background_threads() == []
+
+    with varlog.sync.connect(cluster) as log, varlog.sync.admin(cluster) as admin:
+        assert forked(close_and_connect)
+        assert log.read(1).data == b"child"
+        assert admin.nodes()
+
+
+def test_a_process_that_is_forked_connects_and_closes_what_its_parent_uses(cluster: Path) -> None:
+    def connect_and_close() -> None:
+        with varlog.sync.connect(cluster) as mine:
+            log.close()
+            mine.append(b"child")
+            log.close()
+            mine.append(b"child")
+        assert background_threads() == []
+
+    with varlog.sync.connect(cluster) as log:
+        assert forked(connect_and_close)
+        assert log.read(2).data == b"child"
+
+
+def test_what_a_forked_process_has_of_its_parents_client_says_so(cluster: Path) -> None:
+    """And does nothing in the parent, whether the child is connected itself or not."""
+
+    def refused() -> None:
+        calls: list[Callable[[], object]] = [log.tail, lambda: next(scan), lambda: next(subscription)]
+        calls += [lambda: appender.append(b"no"), appender.flush, pending.result]
+        calls += [lambda: transaction.append(b"no"), transaction.commit]
+        for call in calls:
+            with pytest.raises(errors.InvalidArgument, match="forked"):
+                call()
+
+    def use() -> None:
+        refused()
+        with varlog.sync.connect(cluster) as mine:
+            refused()
+            scan.close()
+            subscription.close()
+            mine.append(b"child")
+
+    with varlog.sync.connect(cluster) as log:
+        appender = log.appender()
+        pending = appender.append(b"one")
+        pending.result()
+        transaction = log.begin("job")
+        scan, subscription = log.scan(), log.subscribe()
+        assert next(subscription).data == b"one"
+        assert forked(use)
+        transaction.append(b"two")
+        transaction.commit()
+        assert [entry.data for entry in islice(subscription, 2)] == [b"child", b"two"]
+        assert [entry.data for batch in scan for entry in batch] == [b"one", b"child", b"two"]

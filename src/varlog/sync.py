@@ -9,7 +9,7 @@
 
 A thin wrapper: one event loop in one background thread does the work for all clients of the process, and every method
 here hands a coroutine of the asynchronous client to it and waits. It runs while a client is open. Methods may be called
-from any thread; an interrupt (Ctrl-C) cancels the call that is waited for.
+from any thread; an interrupt (Ctrl-C) cancels the call that is waited for. A process that is forked connects anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from varlog import client, limits
+from varlog.background import Use as _Use
 from varlog.background import background as _background
 from varlog.batch import Buffer, Codec
 from varlog.client.administering import LostRange
@@ -50,31 +51,34 @@ if TYPE_CHECKING:
     from varlog.client.writing import Entries
 
 _T = TypeVar("_T")
+_C = TypeVar("_C", bound="_Client")
 
 
 class _Client:
     """Something of the asynchronous client, used from outside of its loop."""
 
-    def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, background: _Use, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._background = background
         self._close = close
         self._is_open = True
 
     def close(self) -> None:
-        """End what is under way with `Closed`, and all connections."""
-        if self._is_open:
+        """End what is under way with `Closed`, and all connections; not those of the process that this one was forked
+        from."""
+        if self._is_open and not self._background.is_inherited:
             self._is_open = False
             try:
-                _background.run(self._close)
+                self._background.run(self._close)
             finally:
-                _background.release()
+                self._background.release()
 
 
-def _connected(make: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    _background.acquire()
+def _connected(kind: Callable[[_Use, _T], _C], make: Callable[[], Coroutine[Any, Any, _T]]) -> _C:
+    use = _background.acquire()
     try:
-        return _background.run(make)
+        return kind(use, use.run(make))
     except BaseException:
-        _background.release()
+        use.release()
         raise
 
 
@@ -82,7 +86,8 @@ class Batches:
     """An iterator of batches, in GLSN order without a gap. Several threads may share it: each batch goes to one of
     them."""
 
-    def __init__(self, batches: _Batches) -> None:
+    def __init__(self, background: _Use, batches: _Batches) -> None:
+        self._background = background
         self._batches = batches
         self._ready: deque[EntryBatch] = deque()
         self._reading = asyncio.Lock()
@@ -94,7 +99,7 @@ class Batches:
     def __next__(self) -> EntryBatch:
         with self._turn:  # nobody else takes what this thread has waited for
             if not self._ready:
-                _background.run(self._read)
+                self._background.run(self._read)
             if not self._ready:
                 raise StopIteration
             return self._ready.popleft()
@@ -125,7 +130,7 @@ class Batches:
 
     def close(self) -> None:
         """Read no more."""
-        _background.tell(self._batches.close)
+        self._background.tell(self._batches.close)
 
     def __del__(self) -> None:
         self.close()
@@ -168,7 +173,8 @@ class Subscription:
 class Pending:
     """The result of an append that was sent and may not be decided yet."""
 
-    def __init__(self, future: asyncio.Future[AppendResult]) -> None:
+    def __init__(self, background: _Use, future: asyncio.Future[AppendResult]) -> None:
+        self._background = background
         self._future = future
 
     def result(self) -> AppendResult:
@@ -177,42 +183,44 @@ class Pending:
         async def wait() -> AppendResult:
             return await asyncio.shield(self._future)
 
-        return _background.run(wait)
+        return self._background.run(wait)
 
 
 class Appender:
     """Appends on one log stream, pipelined; see `varlog.client.Appender`."""
 
-    def __init__(self, appender: _Appender) -> None:
+    def __init__(self, background: _Use, appender: _Appender) -> None:
+        self._background = background
         self._appender = appender
 
     def append(self, data: Buffer) -> Pending:
         """Send one entry as soon as there is room."""
-        return Pending(_background.run(lambda: self._appender.append(data)))
+        return Pending(self._background, self._background.run(lambda: self._appender.append(data)))
 
     def append_batch(self, entries: Entries) -> Pending:
         """Send one batch as soon as there is room."""
-        return Pending(_background.run(lambda: self._appender.append_batch(entries)))
+        return Pending(self._background, self._background.run(lambda: self._appender.append_batch(entries)))
 
     def append_fill(self, count: int) -> Pending:
         """Send positions that hold nothing as soon as there is room."""
-        return Pending(_background.run(lambda: self._appender.append_fill(count)))
+        return Pending(self._background, self._background.run(lambda: self._appender.append_fill(count)))
 
     def flush(self) -> None:
         """Wait until all that was sent is decided; raises the first failure since the last flush."""
-        _background.run(self._appender.flush)
+        self._background.run(self._appender.flush)
 
     def __enter__(self) -> Appender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        _background.run(lambda: self._appender.__aexit__(kind, error, traceback))
+        self._background.run(lambda: self._appender.__aexit__(kind, error, traceback))
 
 
 class Transaction:
     """One writer's share of a transaction; see `varlog.client.Transaction`."""
 
-    def __init__(self, transaction: client.Transaction) -> None:
+    def __init__(self, background: _Use, transaction: client.Transaction) -> None:
+        self._background = background
         self._transaction = transaction
 
     @property
@@ -229,11 +237,11 @@ class Transaction:
 
     def append(self, data: Buffer, *, timeout: float | None = None) -> AppendResult:
         """Append one entry."""
-        return _background.run(lambda: self._transaction.append(data, timeout=timeout))
+        return self._background.run(lambda: self._transaction.append(data, timeout=timeout))
 
     def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
         """Append entries together."""
-        return _background.run(lambda: self._transaction.append_batch(entries, timeout=timeout))
+        return self._background.run(lambda: self._transaction.append_batch(entries, timeout=timeout))
 
     def appender(
         self, *, window: int = DEFAULT_WINDOW, codec: Codec = Codec.NONE, timeout: float | None = None
@@ -243,39 +251,39 @@ class Transaction:
         async def make() -> _Appender:
             return self._transaction.appender(window=window, codec=codec, timeout=timeout)
 
-        return Appender(_background.run(make))
+        return Appender(self._background, self._background.run(make))
 
     def finish(self, *, timeout: float | None = None) -> Part:
         """Add nothing more, and wait until all of it is acknowledged: this writer's share, for who commits."""
-        return _background.run(lambda: self._transaction.finish(timeout=timeout))
+        return self._background.run(lambda: self._transaction.finish(timeout=timeout))
 
     def commit(self, parts: Iterable[Part] | None = None, *, timeout: float | None = None) -> TransactionResult:
         """Make what was written visible: all of this writer's, and of other writers the parts that are given."""
-        return _background.run(lambda: self._transaction.commit(parts, timeout=timeout))
+        return self._background.run(lambda: self._transaction.commit(parts, timeout=timeout))
 
     def abort(self, reason: str = "", *, timeout: float | None = None) -> None:
         """Make sure that nothing of it is ever visible."""
-        _background.run(lambda: self._transaction.abort(reason, timeout=timeout))
+        self._background.run(lambda: self._transaction.abort(reason, timeout=timeout))
 
 
 class Log(_Client):
     """One topic of a cluster; see `varlog.client.Log`, whose methods these are."""
 
-    def __init__(self, log: client.Log) -> None:
-        super().__init__(log.close)
+    def __init__(self, background: _Use, log: client.Log) -> None:
+        super().__init__(background, log.close)
         self._log = log
 
     def append(self, data: Buffer, *, timeout: float | None = None) -> AppendResult:
         """Append one entry and wait until it is durable on all replicas and has its position."""
-        return _background.run(lambda: self._log.append(data, timeout=timeout))
+        return self._background.run(lambda: self._log.append(data, timeout=timeout))
 
     def append_batch(self, entries: Entries, *, timeout: float | None = None) -> AppendResult:
         """Append entries together: they get consecutive positions, all of them or none."""
-        return _background.run(lambda: self._log.append_batch(entries, timeout=timeout))
+        return self._background.run(lambda: self._log.append_batch(entries, timeout=timeout))
 
     def append_fill(self, count: int, *, timeout: float | None = None) -> AppendResult:
         """Append `count` consecutive positions that hold nothing: readers pass over them."""
-        return _background.run(lambda: self._log.append_fill(count, timeout=timeout))
+        return self._background.run(lambda: self._log.append_fill(count, timeout=timeout))
 
     def appender(
         self, *, window: int = DEFAULT_WINDOW, codec: Codec = Codec.NONE, timeout: float | None = None
@@ -285,7 +293,7 @@ class Log(_Client):
         async def make() -> _Appender:
             return self._log.appender(window=window, codec=codec, timeout=timeout)
 
-        return Appender(_background.run(make))
+        return Appender(self._background, self._background.run(make))
 
     def begin(
         self,
@@ -297,10 +305,10 @@ class Log(_Client):
         timeout: float | None = None,
     ) -> Transaction:
         """Begin a transaction, and end every earlier one of the same name that is open."""
-        begun = _background.run(
+        begun = self._background.run(
             lambda: self._log.begin(name, number=number, token=token, expires=expires, timeout=timeout)
         )
-        return Transaction(begun)
+        return Transaction(self._background, begun)
 
     @contextmanager
     def transaction(
@@ -313,29 +321,29 @@ class Log(_Client):
             yield transaction
         except BaseException as error:
             failure = error
-            _background.run(lambda: inner.leave_block(failure))
+            self._background.run(lambda: inner.leave_block(failure))
             raise
-        _background.run(lambda: inner.leave_block(None))
+        self._background.run(lambda: inner.leave_block(None))
 
     def transactions(self, *, timeout: float | None = None) -> list[OpenTransaction]:
         """The transactions of the topic that are not known to have ended."""
-        return _background.run(lambda: self._log.transactions(timeout=timeout))
+        return self._background.run(lambda: self._log.transactions(timeout=timeout))
 
     def end_transaction(self, txid: int, reason: str = "", *, timeout: float | None = None) -> Fate | None:
         """Abort somebody's transaction; returns what became of it."""
-        return _background.run(lambda: self._log.end_transaction(txid, reason, timeout=timeout))
+        return self._background.run(lambda: self._log.end_transaction(txid, reason, timeout=timeout))
 
     def transaction_names(self, *, timeout: float | None = None) -> list[CommittedName]:
         """The numbers that were last committed, by name."""
-        return _background.run(lambda: self._log.transaction_names(timeout=timeout))
+        return self._background.run(lambda: self._log.transaction_names(timeout=timeout))
 
     def forget_transactions(self, name: str, *, timeout: float | None = None) -> None:
         """Forget which number was last committed under a name."""
-        _background.run(lambda: self._log.forget_transactions(name, timeout=timeout))
+        self._background.run(lambda: self._log.forget_transactions(name, timeout=timeout))
 
     def read(self, glsn: int, *, timeout: float | None = None, uncommitted: bool = False) -> Entry:
         """The entry at a position."""
-        return _background.run(lambda: self._log.read(glsn, timeout=timeout, uncommitted=uncommitted))
+        return self._background.run(lambda: self._log.read(glsn, timeout=timeout, uncommitted=uncommitted))
 
     def scan(
         self,
@@ -347,52 +355,54 @@ class Log(_Client):
         uncommitted: bool = False,
     ) -> Batches:
         """The entries from `begin` up to `end` (exclusive) as batches; without `end`, up to `stable()`."""
-        return Batches(self._log.scan(begin, end, timeout=timeout, affinity=affinity, uncommitted=uncommitted))
+        batches = self._log.scan(begin, end, timeout=timeout, affinity=affinity, uncommitted=uncommitted)
+        return Batches(self._background, batches)
 
     def subscribe(self, begin: int = 1, *, end: int | None = None, uncommitted: bool = False) -> Subscription:
         """The entries from `begin` on, one after another as they are written; up to `end` (exclusive) if given."""
-        return Subscription(Batches(self._log.subscribe(begin, end=end, uncommitted=uncommitted).batches()))
+        batches = self._log.subscribe(begin, end=end, uncommitted=uncommitted).batches()
+        return Subscription(Batches(self._background, batches))
 
     def find_time(self, timestamp: int, *, timeout: float | None = None) -> int:
         """The first position whose timestamp is not before that, in microseconds since 1970; else the one after the
         tail."""
-        return _background.run(lambda: self._log.find_time(timestamp, timeout=timeout))
+        return self._background.run(lambda: self._log.find_time(timestamp, timeout=timeout))
 
     def tail(self, *, timeout: float | None = None) -> int:
         """The last position that is written; 0 if none is."""
-        return _background.run(lambda: self._log.tail(timeout=timeout))
+        return self._background.run(lambda: self._log.tail(timeout=timeout))
 
     def stable(self, *, timeout: float | None = None) -> int:
         """The position up to which everything is decided: no transaction is open there."""
-        return _background.run(lambda: self._log.stable(timeout=timeout))
+        return self._background.run(lambda: self._log.stable(timeout=timeout))
 
     def first(self, *, timeout: float | None = None) -> int:
         """The first position that is not trimmed."""
-        return _background.run(lambda: self._log.first(timeout=timeout))
+        return self._background.run(lambda: self._log.first(timeout=timeout))
 
     def earliest(self, *, timeout: float | None = None) -> int:
         """The position from which on everything can be read, in the archive or in the log."""
-        return _background.run(lambda: self._log.earliest(timeout=timeout))
+        return self._background.run(lambda: self._log.earliest(timeout=timeout))
 
     def trim(self, glsn: int, *, timeout: float | None = None) -> int:
         """Delete every entry up to `glsn`, included; returns up to where the log is trimmed now."""
-        return _background.run(lambda: self._log.trim(glsn, timeout=timeout))
+        return self._background.run(lambda: self._log.trim(glsn, timeout=timeout))
 
     def fill(self, glsn: int, count: int = 1, *, timeout: float | None = None) -> None:
         """Write junk at positions that a sequencer gave out and that nobody writes: readers pass over them."""
-        _background.run(lambda: self._log.fill(glsn, count, timeout=timeout))
+        self._background.run(lambda: self._log.fill(glsn, count, timeout=timeout))
 
     def peek(self, *, timeout: float | None = None) -> int:
         """The last position that the sequencer has given out."""
-        return _background.run(lambda: self._log.peek(timeout=timeout))
+        return self._background.run(lambda: self._log.peek(timeout=timeout))
 
     def seal(self, *, timeout: float | None = None) -> int:
         """End the epoch of a topic that a sequencer orders and begin the next one; returns it."""
-        return _background.run(lambda: self._log.seal(timeout=timeout))
+        return self._background.run(lambda: self._log.seal(timeout=timeout))
 
     def refresh(self, *, timeout: float | None = None) -> None:
         """Read the cluster's metadata anew."""
-        _background.run(lambda: self._log.refresh(timeout=timeout))
+        self._background.run(lambda: self._log.refresh(timeout=timeout))
 
     @property
     def name(self) -> str:
@@ -418,42 +428,42 @@ class Log(_Client):
 class Admin(_Client):
     """Nodes, topics and log streams of a cluster; see `varlog.client.administering.Admin`, whose methods these are."""
 
-    def __init__(self, admin: client.Admin) -> None:
-        super().__init__(admin.close)
+    def __init__(self, background: _Use, admin: client.Admin) -> None:
+        super().__init__(background, admin.close)
         self._admin = admin
 
     def add_node(self, address: str, *, timeout: float | None = None) -> int:
         """Register the storage node that listens at an address; returns its id."""
-        return _background.run(lambda: self._admin.add_node(address, timeout=timeout))
+        return self._background.run(lambda: self._admin.add_node(address, timeout=timeout))
 
     def remove_node(self, snid: int, *, timeout: float | None = None) -> None:
         """Take out a node that has no replica of any log stream."""
-        _background.run(lambda: self._admin.remove_node(snid, timeout=timeout))
+        self._background.run(lambda: self._admin.remove_node(snid, timeout=timeout))
 
     def drain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
         """Let the manager take all replicas off a node; it is done when no log stream has the node among its
         `replicas`."""
-        return _background.run(lambda: self._admin.drain_node(snid, timeout=timeout))
+        return self._background.run(lambda: self._admin.drain_node(snid, timeout=timeout))
 
     def undrain_node(self, snid: int, *, timeout: float | None = None) -> NodeInfo:
         """Let a node have replicas again."""
-        return _background.run(lambda: self._admin.undrain_node(snid, timeout=timeout))
+        return self._background.run(lambda: self._admin.undrain_node(snid, timeout=timeout))
 
     def replace_node(self, snid: int, by: int, *, timeout: float | None = None) -> list[StreamInfo]:
         """Let one node take the place of another; returns the log streams that move."""
-        return _background.run(lambda: self._admin.replace_node(snid, by, timeout=timeout))
+        return self._background.run(lambda: self._admin.replace_node(snid, by, timeout=timeout))
 
     def scrub_node(self, snid: int, *, begin: bool = True, timeout: float | None = None) -> ScrubState:
         """Let a storage node read all its replicas through, now and not at leisure; returns how far it is."""
-        return _background.run(lambda: self._admin.scrub_node(snid, begin=begin, timeout=timeout))
+        return self._background.run(lambda: self._admin.scrub_node(snid, begin=begin, timeout=timeout))
 
     def nodes(self, *, timeout: float | None = None) -> list[NodeInfo]:
         """The registered storage nodes."""
-        return _background.run(lambda: self._admin.nodes(timeout=timeout))
+        return self._background.run(lambda: self._admin.nodes(timeout=timeout))
 
     def node(self, snid: int, *, timeout: float | None = None) -> Info:
         """What a storage node says of itself, its volumes and its replicas."""
-        return _background.run(lambda: self._admin.node(snid, timeout=timeout))
+        return self._background.run(lambda: self._admin.node(snid, timeout=timeout))
 
     def add_topic(
         self,
@@ -469,7 +479,7 @@ class Admin(_Client):
     ) -> TopicInfo:
         """Make a topic and wait until its log streams run. 0 lets the manager choose. Its log begins at `first`;
         `ordering` is `commit` or `sequencer`."""
-        return _background.run(
+        return self._background.run(
             lambda: self._admin.add_topic(
                 name,
                 replication_factor=replication_factor,
@@ -484,60 +494,60 @@ class Admin(_Client):
 
     def remove_topic(self, name: str, *, timeout: float | None = None) -> None:
         """Delete a topic, its log streams and their data."""
-        _background.run(lambda: self._admin.remove_topic(name, timeout=timeout))
+        self._background.run(lambda: self._admin.remove_topic(name, timeout=timeout))
 
     def attach_archive(self, topic: str, uri: str, *, timeout: float | None = None) -> TopicInfo:
         """Let readers of a topic find what was trimmed in the archive at a path or URI."""
-        return _background.run(lambda: self._admin.attach_archive(topic, uri, timeout=timeout))
+        return self._background.run(lambda: self._admin.attach_archive(topic, uri, timeout=timeout))
 
     def detach_archive(self, topic: str, *, timeout: float | None = None) -> TopicInfo:
         """Let readers of a topic find nothing of what was trimmed any more."""
-        return _background.run(lambda: self._admin.detach_archive(topic, timeout=timeout))
+        return self._background.run(lambda: self._admin.detach_archive(topic, timeout=timeout))
 
     def topics(self, *, timeout: float | None = None) -> list[TopicInfo]:
-        return _background.run(lambda: self._admin.topics(timeout=timeout))
+        return self._background.run(lambda: self._admin.topics(timeout=timeout))
 
     def add_stream(self, topic: str, *, nodes: Sequence[int] = (), timeout: float | None = None) -> StreamInfo:
         """Make one more log stream in a topic; waits until it runs."""
-        return _background.run(lambda: self._admin.add_stream(topic, nodes=nodes, timeout=timeout))
+        return self._background.run(lambda: self._admin.add_stream(topic, nodes=nodes, timeout=timeout))
 
     def remove_stream(self, lsid: int, *, timeout: float | None = None) -> None:
         """Delete a log stream that holds no entry a reader could ask for."""
-        _background.run(lambda: self._admin.remove_stream(lsid, timeout=timeout))
+        self._background.run(lambda: self._admin.remove_stream(lsid, timeout=timeout))
 
     def seal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
         """Seal a log stream and keep it so, until `unseal_stream`."""
-        return _background.run(lambda: self._admin.seal_stream(lsid, timeout=timeout))
+        return self._background.run(lambda: self._admin.seal_stream(lsid, timeout=timeout))
 
     def unseal_stream(self, lsid: int, *, timeout: float | None = None) -> StreamInfo:
         """Let a log stream that `seal_stream` sealed run again; waits until it does."""
-        return _background.run(lambda: self._admin.unseal_stream(lsid, timeout=timeout))
+        return self._background.run(lambda: self._admin.unseal_stream(lsid, timeout=timeout))
 
     def sync_stream(self, lsid: int, target: int, *, source: int = 0, timeout: float | None = None) -> int:
         """Let the replica on node `target` copy what it lacks; returns how far it is, in percent."""
-        return _background.run(lambda: self._admin.sync_stream(lsid, target, source=source, timeout=timeout))
+        return self._background.run(lambda: self._admin.sync_stream(lsid, target, source=source, timeout=timeout))
 
     def move_replica(self, lsid: int, *, to: int = 0, away_from: int = 0, timeout: float | None = None) -> StreamInfo:
         """Let a log stream have a replica on node `to`, and none on node `away_from` any more."""
-        return _background.run(lambda: self._admin.move_replica(lsid, to=to, away_from=away_from, timeout=timeout))
+        return self._background.run(lambda: self._admin.move_replica(lsid, to=to, away_from=away_from, timeout=timeout))
 
     def declare_lost(
         self, lsid: int, *, gone: Sequence[int] = (), dry_run: bool = False, timeout: float | None = None
     ) -> LostRange:
         """Declare lost what no replica of a sealed log stream has any more, for good."""
-        return _background.run(lambda: self._admin.declare_lost(lsid, gone=gone, dry_run=dry_run, timeout=timeout))
+        return self._background.run(lambda: self._admin.declare_lost(lsid, gone=gone, dry_run=dry_run, timeout=timeout))
 
     def streams(self, topic: str | None = None, *, timeout: float | None = None) -> list[StreamInfo]:
         """The log streams of a topic, or of all."""
-        return _background.run(lambda: self._admin.streams(topic, timeout=timeout))
+        return self._background.run(lambda: self._admin.streams(topic, timeout=timeout))
 
     def diagnose(self, *, timeout: float | None = None) -> Diagnosis:
         """What the manager sees that is not as it should be; nothing if all is well."""
-        return _background.run(lambda: self._admin.diagnose(timeout=timeout))
+        return self._background.run(lambda: self._admin.diagnose(timeout=timeout))
 
     def metadata(self, *, timeout: float | None = None) -> Metadata:
         """The present state of the cluster, all of one version."""
-        return _background.run(lambda: self._admin.metadata(timeout=timeout))
+        return self._background.run(lambda: self._admin.metadata(timeout=timeout))
 
     def __enter__(self) -> Admin:
         return self
@@ -569,7 +579,7 @@ def connect(
             fill_after=fill_after,
         )
 
-    return Log(_connected(make))
+    return _connected(Log, make)
 
 
 def admin(
@@ -585,4 +595,4 @@ def admin(
     async def make() -> client.Admin:
         return await client.admin(cluster, cid=cid, secret_file=secret_file, tls=tls, timeout=timeout)
 
-    return Admin(_connected(make))
+    return _connected(Admin, make)
