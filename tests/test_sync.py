@@ -18,7 +18,7 @@ import pytest
 import varlog
 import varlog.sync
 from varlog import errors
-from varlog.background import background
+from varlog.background import Background, Use, background
 from varlog.oneprocess import EmbeddedCluster
 
 
@@ -277,6 +277,34 @@ def test_what_the_loop_gives_up_is_closed() -> None:
             use.run(give_up)
     finally:
         use.release()
+
+
+def test_who_releases_the_background_waits_for_nobody_elses_thread() -> None:
+    """Another one acquires it just when the last one has let go of it, and keeps it."""
+    background = Background()
+    first = background.acquire()
+    others: list[Use] = []
+
+    async def acquire_when_it_is_stopped() -> None:
+        loop = asyncio.get_running_loop()
+        call_soon = loop.call_soon_threadsafe
+
+        def stop(*call: Any) -> asyncio.Handle:
+            loop.call_soon_threadsafe = call_soon  # type: ignore[method-assign]
+            others.append(background.acquire())
+            return call_soon(*call)
+
+        loop.call_soon_threadsafe = stop  # type: ignore[method-assign,assignment]
+
+    first.run(acquire_when_it_is_stopped)
+    releasing = threading.Thread(target=first.release, daemon=True)
+    releasing.start()
+    releasing.join(30)
+    waited_in_vain = releasing.is_alive()
+    assert len(others) == 1
+    others[0].release()
+    assert not waited_in_vain
+    assert background_threads() == []
 
 
 def forked(work: Callable[[], object]) -> bool:

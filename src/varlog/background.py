@@ -46,9 +46,10 @@ class Background:
             self._users -= 1
             if self._users or self._loop is None:
                 return
-            loop, self._loop = self._loop, None
+            loop, thread = self._loop, self._thread  # the next who acquires it has others
+            self._loop = None
         loop.call_soon_threadsafe(loop.stop)
-        self._thread.join()
+        thread.join()
 
     def forget(self) -> None:
         """In a process that was forked, which has no such thread: whoever needs one begins anew."""
