@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import random
 import struct
 import subprocess
@@ -176,6 +178,19 @@ def test_the_column_is_the_batch_itself() -> None:
     assert data.address == start + HEADER_BYTES + 4 * (len(ENTRIES) + 1)
     del batch
     assert column.to_pylist() == ENTRIES
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])
+@pytest.mark.parametrize("extensions", [{}, {7: b"seven"}])
+def test_a_batch_can_be_copied_and_sent_elsewhere(
+    codec: Codec, copied: Callable[[RecordBatch], RecordBatch], extensions: dict[int, bytes]
+) -> None:
+    encoded = encode(ENTRIES, codec=codec, timestamp=5, extensions=extensions)
+    batch = copied(decode(memoryview(bytearray(b"odd" + encoded))[3:]))
+    assert (batch.header, dict(batch.extensions)) == (peek_header(encoded), extensions)
+    assert batch.to_list() == batch.to_arrow().to_pylist() == ENTRIES
+    assert batch[2] == ENTRIES[2]
 
 
 def test_the_layout_is_the_documented_one() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import pickle
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +157,32 @@ def test_arrow_columns_go_in_and_come_out(tmp_path: Path) -> None:
             assert columns.column("glsn").to_pylist() == list(range(1, 1001))
             assert columns.column("payload").to_pylist() == payloads
             assert second.to_arrow().column("glsn").to_pylist() == [1001, 1002, 1003]
+
+    run(main())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda batch: pickle.loads(pickle.dumps(batch))])
+def test_what_a_scan_yields_can_be_copied_and_sent_elsewhere(
+    tmp_path: Path, copied: Callable[[varlog.EntryBatch], varlog.EntryBatch]
+) -> None:
+    async def main() -> None:
+        async with varlog.embedded(tmp_path) as log:
+            await log.append(b"one")
+            await log.append_batch([b"two", b"", b"four" * 100])
+            async with log.appender(codec=varlog.Codec.ZSTD) as appender:
+                await appender.append_batch([b"five" * 1000, b"six"])
+            async with log.transaction("job") as transaction:
+                await transaction.append_batch([b"seven", b"eight"])
+            found = [batch async for batch in log.scan(3, 8)]  # from the middle of a batch to the middle of one
+            assert [batch.count for batch in found] == [2, 2, 1]
+            for batch in found:
+                same = copied(batch)
+                assert list(same) == list(batch)
+                assert same.to_arrow() == batch.to_arrow()
+                assert (same.glsn, same.end, same.llsn) == (batch.glsn, batch.end, batch.llsn)
+                assert (same.epoch, same.version, same.time) == (batch.epoch, batch.version, batch.time)
+                assert (same.writer_timestamp, same.nbytes) == (batch.writer_timestamp, batch.nbytes)
+                assert varlog.EntryBatch.join([same]) == varlog.EntryBatch.join([batch])
 
     run(main())
 

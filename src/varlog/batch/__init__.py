@@ -46,7 +46,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from types import ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
 
@@ -166,6 +166,10 @@ class RecordBatch:
         h = self.header
         return f"<RecordBatch of {h.count}, writer {h.writer_id} sequence {h.sequence}, {h.length} bytes>"
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies, and what is sent to other processes, have bytes of their own."""
+        return _reopen, (self.header, dict(self.extensions), bytes(self._body))
+
     def to_list(self) -> list[bytes]:
         """The entries, copied."""
         offsets = struct.unpack_from(f"<{self.header.count + 1}i", self._body)
@@ -180,6 +184,10 @@ class RecordBatch:
     def join(parts: Iterable[tuple[RecordBatch, int, int]]) -> pa.BinaryArray:
         """One column of entries of several batches, copied: of each the batch, the first of them, and how many."""
         return _arrow().joined_array([(it._body, it._data_from, first, count) for it, first, count in parts])
+
+
+def _reopen(header: BatchHeader, extensions: Mapping[int, bytes], body: bytes) -> RecordBatch:
+    return RecordBatch(header, extensions, memoryview(body))
 
 
 def encode(
