@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -174,6 +176,24 @@ def test_a_client_that_could_not_be_made_leaves_nothing_behind(tmp_path: Path) -
     with pytest.raises(errors.BadConfig):
         varlog.sync.connect(tmp_path)
     assert background_threads() == []
+
+
+@pytest.mark.parametrize("is_set_up", [False, True])
+def test_an_application_hears_of_warnings_where_it_has_set_up_logging(cluster: Path, is_set_up: bool) -> None:
+    program = (
+        "import logging, sys, varlog.sync\n"
+        f"if {is_set_up}: logging.basicConfig(format='%(levelname)s %(name)s %(message)s')\n"
+        "try: varlog.sync.connect(sys.argv[1], cid=9)\n"
+        "except varlog.errors.WrongCluster: print('refused')\n"
+    )
+    command = [sys.executable, "-c", program, str(cluster)]
+    done = subprocess.run(command, capture_output=True, check=True, text=True, timeout=60)
+    assert done.stdout == "refused\n"
+    if is_set_up:
+        assert done.stderr.startswith("WARNING varlog.wire.link no connection to ")
+        assert done.stderr.count("\n") == 1
+    else:
+        assert done.stderr == ""
 
 
 def fail_in_transaction(log: varlog.sync.Log) -> None:

@@ -15,10 +15,14 @@
 To read the code, start at `varlog.types`, the words of the field; then `varlog.batch`, the unit everything is made of;
 then `varlog.core`, where every decision of the protocol is taken without any I/O. Importing this package alone imports
 nothing else: what is named below is imported when it is first used.
+
+What the library has to tell besides results and errors it logs, below the standard logger "varlog". An application that
+has set up no logging hears nothing of it.
 """
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +57,8 @@ __all__ = [
     "connect",
     "embedded",
 ]
+
+logging.getLogger("varlog").addHandler(logging.NullHandler())
 
 _HOMES: Final = {
     "Admin": "varlog.client.administering",

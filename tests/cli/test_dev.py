@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -84,6 +85,34 @@ def test_B11_a_node_whose_directory_is_gone_is_given_what_it_had(bare: Shell, tm
         process.send_signal(signal.SIGTERM)
         code, told = ended(process)
     assert (code, "node-2 was empty" in told) == (0, True)
+
+
+def damaged(path: Path) -> Path:
+    """The directory of a cluster of which one replica cannot be opened."""
+    assert Dev(path).stop() == (0, "")
+    (segment,) = path.glob("node-1/**/*.seg")
+    with segment.open("r+b") as file:
+        file.write(bytes(64))
+    return path
+
+
+def test_what_its_parts_complain_of_is_told_in_lines(bare: Shell, tmp_path: Path) -> None:
+    with bare.spawn("dev", "--port", "0", "--data", str(damaged(tmp_path / "here"))) as process:
+        assert line_of(process).startswith("Varlog runs here")
+        process.send_signal(signal.SIGINT)
+        code, said = ended(process)
+    assert code == 0
+    told = said.splitlines()
+    assert told[0].startswith("a replica cannot be opened snid=1 lsid=1 ")
+    assert told[1:] == ["stopping"]
+
+
+def test_what_its_parts_complain_of_is_told_to_scripts_in_objects(tmp_path: Path) -> None:
+    code, said = Dev(damaged(tmp_path / "here")).stop()
+    assert code == 0
+    (told,) = map(json.loads, said.splitlines())
+    assert (told["level"], told["logger"]) == ("error", "varlog")
+    assert told["event"].startswith("a replica cannot be opened snid=1 lsid=1 ")
 
 
 def test_a_directory_without_any_replica_is_refused_at_once(bare: Shell, tmp_path: Path) -> None:

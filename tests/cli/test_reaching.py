@@ -72,6 +72,24 @@ def test_a_cluster_that_does_not_let_us_in(
     assert done.err.count("\n") == 1
 
 
+def test_why_nobody_lets_us_in_is_said_once(shell: Shell) -> None:
+    """By a process of its own, in which nobody has set up logging."""
+    code, out, err = shell.feed(b"", "tail", "--cid", "9")
+    assert (code, out) == (3, b"")
+    assert err.startswith("varlog: WrongCluster: ")
+    assert err.count("\n") == 1
+    assert shell.feed(b"", "tail", "--cid", "9", "--json").failure["error"] == "WrongCluster"
+
+
+def test_a_certificate_that_expires_soon_is_told_of(shell: Shell, tmp_path: Path) -> None:
+    files = Authority().issue(tmp_path, days=2)
+    options = ("--tls-cert", str(files.cert), "--tls-key", str(files.key), "--tls-ca", str(files.ca))
+    told, failure = shell.feed(b"", "status", *options).err.splitlines()
+    assert told.startswith(f"certificate {files.cert} is good until ")
+    assert failure.startswith("varlog: TlsMismatch: ")
+    assert shell.feed(b"", "status", *options, "--json").failure["error"] == "TlsMismatch"
+
+
 def test_an_address_alone_needs_a_secret(bare: Shell) -> None:
     code, _, err = bare.run("status", "--cluster", "127.0.0.1:1")
     assert code == 2

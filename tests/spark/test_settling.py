@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import io
+import logging
 import os
 from collections.abc import Iterator
 
 from pyspark.sql import SparkSession
 
+from varlog.spark.connections import connections
 from varlog.spark.settling import is_worker, settle
 
 
@@ -27,3 +31,18 @@ def test_elsewhere_nothing_changes() -> None:
     assert not is_worker()
     settle()
     assert gc.get_freeze_count() == before
+
+
+def warned(_: object) -> Iterator[str]:
+    """In a task: what is said on standard error, which is the executor's log, when something warns."""
+
+    async def nothing() -> None: ...
+
+    connections.run(nothing())
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        logging.getLogger("varlog.spark.task").warning("passing over a loss")
+    yield said.getvalue()
+
+
+def test_what_a_task_warns_of_is_in_the_log_of_its_executor(spark: SparkSession) -> None:
+    assert spark.sparkContext.parallelize([1], 1).mapPartitions(warned).collect() == ["passing over a loss\n"]

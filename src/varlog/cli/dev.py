@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from cyclopts import Parameter, validators
 
+from varlog.cli.complaints import telling
 from varlog.cli.options import JSON, Positive, Text, Whole
 from varlog.cli.output import Output
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
@@ -57,7 +58,7 @@ def dev(
         Keep the metadata in an etcd of its own, three processes, with two metadata repositories.
     """
     cluster = _Dev(data, Output(json=json))
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with telling(json=json), asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(cluster.run(f"{HOST}:{port}", _Wanted(topic, nodes, streams, ordering), etcd=etcd))
 
 

@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import CoercionError, Group, Parameter, Token, validators
 
+from varlog.cli.complaints import telling
 from varlog.cli.failures import connecting
 from varlog.cli.output import Output
 from varlog.errors import InvalidArgument
@@ -103,20 +104,26 @@ class Cluster:
         """Connect to look at the cluster and to change it."""
         import varlog  # noqa: PLC0415  # the client is loaded when a command needs it
 
-        with connecting():
-            admin = await varlog.admin(self.cluster, **self._companions())
-        async with admin:
-            yield admin
+        with self._complaints():
+            with connecting():
+                admin = await varlog.admin(self.cluster, **self._companions())
+            async with admin:
+                yield admin
 
     @asynccontextmanager
     async def connect(self, topic: str | None) -> AsyncIterator[Log]:
         """Connect to a topic; None is the one that the cluster file names."""
         import varlog  # noqa: PLC0415
 
-        with connecting():
-            log = await varlog.connect(self.cluster, topic=topic, **self._companions())
-        async with log:
-            yield log
+        with self._complaints():
+            with connecting():
+                log = await varlog.connect(self.cluster, topic=topic, **self._companions())
+            async with log:
+                yield log
+
+    def _complaints(self) -> AbstractContextManager[None]:
+        """Tell people meanwhile what is wrong with their secret or certificate; scripts get results and failures."""
+        return nullcontext() if self.json else telling("varlog.wire.credentials", json=False)
 
     def _companions(self) -> dict[str, Any]:
         return {

@@ -24,7 +24,7 @@ import varlog
 from varlog import errors
 from varlog.client import cluster as clusters
 from varlog.spark.options import Connection
-from varlog.spark.settling import is_worker, settle
+from varlog.spark.settling import is_worker, settle, speak_up
 from varlog.wire.tls import TlsFiles
 
 IDLE_SECONDS: Final = 60.0
@@ -59,6 +59,7 @@ class Connections:
         """Have the event loop do it."""
         with self._guard:
             if self._loop is None:
+                speak_up()
                 self._loop = _new_event_loop()
                 self._opening = asyncio.Lock()
                 self._thread = threading.Thread(

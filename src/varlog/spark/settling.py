@@ -1,13 +1,17 @@
-"""What a process that Spark runs our code in is told about its memory.
+"""What a process that Spark runs our code in is told about its memory, and about its log.
 
 Spark's Python workers look through all objects for garbage after every task, and after every query that is planned:
 with all that was imported this takes longer than a small task does. So what is there at the beginning of the first task
 and at that of the second, when Spark has just collected what was garbage of the first, is taken for permanent.
+
+Standard error of such a process is the log of the driver or of the executor, and no application sets up logging there.
+So warnings go where Python lets them go by itself, and the library does not keep them quiet.
 """
 
 from __future__ import annotations
 
 import gc
+import logging
 import sys
 from itertools import count
 from typing import Final
@@ -37,3 +41,11 @@ def settle() -> None:
         memory.keep()
     if number < _FREEZES:
         gc.freeze()
+
+
+def speak_up() -> None:
+    """To be called before anything is told: let warnings reach the log of the executor."""
+    if is_worker():
+        logger = logging.getLogger("varlog")
+        for handler in [known for known in logger.handlers if isinstance(known, logging.NullHandler)]:
+            logger.removeHandler(handler)
