@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
@@ -324,6 +325,26 @@ def test_who_releases_the_background_waits_for_nobody_elses_thread() -> None:
     assert len(others) == 1
     others[0].release()
     assert not waited_in_vain
+    assert background_threads() == []
+
+
+def test_what_is_asked_for_while_the_background_ends_is_done_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last one lets go of it between the look whether it runs and the handing over of work."""
+    use = Background().acquire()
+    submit = asyncio.run_coroutine_threadsafe
+    releasing = threading.Thread(target=use.release, daemon=True)
+
+    def submit_late(work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop) -> Future[None]:
+        releasing.start()
+        releasing.join(0.5)  # it comes in between if anything can
+        return submit(work, loop)
+
+    async def nothing() -> None: ...
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", submit_late)
+    with contextlib.suppress(errors.Closed):
+        use.run(nothing)
+    releasing.join(30)
     assert background_threads() == []
 
 

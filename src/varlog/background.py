@@ -24,7 +24,8 @@ class Background:
     """The event loop and its thread, for as long as anyone uses them."""
 
     def __init__(self) -> None:
-        self._lock: threading.Lock
+        self._lock: threading.RLock
+        """A signal handler may call, too, while its thread is in here."""
         self._users: int
         self._loop: asyncio.AbstractEventLoop | None
         self._thread: threading.Thread
@@ -53,17 +54,17 @@ class Background:
 
     def forget(self) -> None:
         """In a process that was forked, which has no such thread: whoever needs one begins anew."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._users = 0
         self._loop = None
         self.generation += 1
 
     def run(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
         """Have the loop do it, and wait. What ends because the loop does raises `Closed`."""
-        loop = self._loop
-        if loop is None:
-            raise errors.Closed("the client was closed")
-        future = asyncio.run_coroutine_threadsafe(work(), loop)
+        with self._lock:  # what is handed over is so before the loop is told to stop
+            if self._loop is None:
+                raise errors.Closed("the client was closed")
+            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
