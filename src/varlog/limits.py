@@ -94,6 +94,9 @@ FILL_AFTER_SECONDS: Final = 1.0
 """So long a reader sees a position unwritten before it fills it, unless its application says otherwise (S5)."""
 MAX_EPOCH: Final = 1 << 62
 """Epochs count up by one: who names a greater one is mistaken, and nobody could go beyond it."""
+MAX_EPOCH_LEAP: Final = 1 << 32
+"""So far an epoch may be beyond what a replica knows of: more than a cluster gets to while a node is away, and far from
+the end."""
 NODE_LEASE_SECONDS: Final = 5.0
 """So long after the last report that the metadata repository answered was sent, a storage node serves chains (S10)."""
 

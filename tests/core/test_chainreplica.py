@@ -10,6 +10,7 @@ from varlog.batch import verify
 from varlog.core.branches import ChainBranch
 from varlog.core.chainreplica import READ_WAIT
 from varlog.core.messages import ChainPart, ChainSeal, ChainSealed, ChainWrite, ChainWritten, Digest
+from varlog.core.projection import NEVER
 from varlog.types import GLSN, Epoch, ReplicaState
 
 
@@ -177,8 +178,9 @@ def test_a_write_whose_columns_do_not_fit_is_refused_whole(member: Member) -> No
     assert member.content == {}
 
 
-def test_a_write_of_a_negative_time_is_refused(member: Member) -> None:
-    request = member.write(1, batch_of(1), time=-1)
+@pytest.mark.parametrize("time", [-1, NEVER, NEVER + 1])
+def test_a_write_of_a_time_that_no_projection_may_have_is_refused(member: Member, time: int) -> None:
+    request = member.write(1, batch_of(1), time=time)
     assert member.result(request) == "0 InvalidArgument"
 
 
@@ -279,7 +281,8 @@ def test_S6_a_seal_of_no_greater_epoch_is_refused_and_told_the_own(member: Membe
 
 
 def test_S6_an_epoch_that_nobody_could_go_beyond_is_refused(member: Member) -> None:
-    assert name_of(member.answer(ChainSealed, member.seal(1 << 63)).code) == "InvalidArgument"
+    for epoch in (1 << 63, 1 << 62, 2 + (1 << 32)):
+        assert name_of(member.answer(ChainSealed, member.seal(epoch)).code) == "InvalidArgument"
     assert member.replica.epoch == 1
 
 

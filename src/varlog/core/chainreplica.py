@@ -155,7 +155,7 @@ class ChainReplica(ChainContext):
             if glsn < reach:
                 return self._store_each(message, headers)
             reach = glsn + header[4]
-        is_placed = glsns[0] > self.log.trim and reach <= NEVER and 0 <= min(times) <= max(times) <= NEVER
+        is_placed = glsns[0] > self.log.trim and reach <= NEVER and 0 <= min(times) <= max(times) < NEVER
         if not is_placed or self.log.held(GLSN(glsns[0]), GLSN(reach)) is not None:
             return self._store_each(message, headers)
         self._stage(message.epoch, glsns, times, batches, headers)
@@ -192,7 +192,7 @@ class ChainReplica(ChainContext):
         return refused, there
 
     def _misplaced(self, glsn: int, time: int, count: int) -> errors.VarlogError | None:
-        if not (1 <= glsn <= NEVER - count and 0 <= time <= NEVER):
+        if not (1 <= glsn <= NEVER - count and 0 <= time < NEVER):
             return errors.InvalidArgument(f"there is no position {glsn}, or no time {time}")
         if glsn + count - 1 <= self.log.trim:  # of one that is cut into, the rest has to be here
             return errors.Trimmed(self.log.trim + 1, glsn)
@@ -398,7 +398,7 @@ class ChainReplica(ChainContext):
         where = self.where
         if not self.healthy:
             self.refuse_seal(source, message, self._failure())
-        elif message.epoch > limits.MAX_EPOCH:
+        elif message.epoch > min(limits.MAX_EPOCH, max(self.epoch, message.base) + limits.MAX_EPOCH_LEAP):
             self.refuse_seal(source, message, errors.InvalidArgument(f"there is no epoch {message.epoch}"))
         elif message.epoch <= self.epoch:
             self._observe(ChainBranch.S6_SEAL_REFUSED)
