@@ -109,6 +109,57 @@ def test_a_bad_query_is_told_in_one_line(shell: Shell, query: str, complaint: st
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "insert into `{topic}` select * from `{topic}`",
+        "with a as (select payload from `{topic}`) insert into `{topic}` select * from a",
+        "from `{topic}` insert into `{topic}` select payload where glsn > 50",
+        "from log insert into `{topic}` select payload insert into `{topic}` select payload",
+        "insert into identifier('`{topic}' || '`') select payload from log",
+        "execute immediate 'insert into `{topic}` select payload from log'",
+        "explain execute immediate 'insert into `{topic}` select payload from log'",
+        "begin insert into `{topic}` select payload from log; end",
+        "insert overwrite directory '{path}' using csv select glsn from log",
+        "create table made as select 1",
+        "create temporary view made as select 1",
+        "create temporary view identifier('ma' || 'de') as select 1",
+        "drop view log",
+        "drop table `{topic}`",
+        "delete from log",
+        "cache table log",
+        "set spark.sql.ansi.enabled = false",
+        "call made()",
+    ],
+)
+def test_what_is_no_query_is_refused_and_not_done(
+    shell: Shell, filled: str, statement: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    path = tmp_path / "written"
+    code, out, err = shell.run("sql", "--topic", filled, statement.format(topic=filled, path=path))
+    assert (code, out) == (2, b"")
+    assert re.fullmatch(r"varlog: BadQuery: this is no query, .* nothing of it was done\n", err)
+    assert shell.run("topic", "describe", filled, "--json").record["high_watermark"] == ENTRIES + 1
+    assert not path.exists()
+    assert not spark.catalog.tableExists("made")
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ("show columns in log", "glsn"),
+        ("describe log", "timestamp"),
+        ("explain select * from log where glsn = 1", "Physical Plan"),
+        ("values (1), (2)", "col1"),
+        ("table log", "e50"),
+        ("from log |> where glsn = 7 |> select payload", "e7"),
+        ("select payload from identifier('log' || '') where glsn = 7", "e7"),
+    ],
+)
+def test_whatever_only_asks_is_answered(shell: Shell, filled: str, query: str, told: str) -> None:
+    assert told in shell.run("sql", "--topic", filled, query).text
+
+
 def test_a_topic_that_is_not_there(shell: Shell) -> None:
     assert shell.run("sql", "--topic", "nowhere", "select * from log").err.startswith("varlog: UnknownTopic: ")
     assert shell.run("sql", "--csv", "--json", "select 1").failure["error"] == "InvalidArgument"

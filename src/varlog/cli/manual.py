@@ -187,7 +187,8 @@ SQL: Final = Page(
 Every topic is a table of its name, and log is the topic of --topic, with the
 columns glsn, llsn, log_stream, timestamp (when it got its position) and
 payload. Bounds on glsn and timestamp in WHERE say which part of the log is read
-at all. Where an archive is attached, what was trimmed is still there.
+at all. Where an archive is attached, what was trimmed is still there. It only
+asks: commands that change something, such as INSERT, are refused.
 
 The query runs on Spark, which is started for it, takes some seconds for that,
 and is gone afterwards: pip install 'varlog[spark]'.

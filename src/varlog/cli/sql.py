@@ -5,8 +5,9 @@ this process and a Java process beside it, without a Spark cluster. The query is
 topics, which tells the bounds on `glsn` and `timestamp` that it has for each, and then over views that have no more. A
 result is cut at `--limit` rows, which the query is told. So looking at a few entries of a great log is cheap.
 
-What always holds: what Spark and Java say goes to a file of their own and never between the results. That file, and
-everything else that Spark writes, is in a temporary directory that goes away with the command.
+What always holds: nothing is changed, neither in the log nor elsewhere. What Spark and Java say goes to a file of their
+own and never between the results. That file, and everything else that Spark writes, is in a temporary directory that
+goes away with the command.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ _OURS: Final = re.compile(r"^(?:\w+\.)*varlog\.errors\.(\w+): (.*)$", re.MULTILI
 _SPARKS: Final = re.compile(r"^\[[\w.]+\] | SQLSTATE: \w+|\n== SQL.*|;\n.*", re.DOTALL)
 """What Spark adds for those who work on Spark."""
 _UNRESOLVED: Final = re.compile(r"The table or view `?([^`]+?)`? cannot be found")
+_NO_QUERY: Final = "this is no query, as SELECT, SHOW, DESCRIBE and EXPLAIN are; nothing of it was done"
 
 Limit = Annotated[Whole, Parameter(validator=validators.Number(gte=1, lte=MOST_ROWS), metavar="N")]
 
@@ -184,10 +186,13 @@ def _answer(
     """The first rows of the result; `BadQuery` if it is no query, or what the source had to say."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
+    from varlog.spark.asking import only_asks  # noqa: PLC0415
     from varlog.spark.bounds import EVERYTHING, are_within, bounds_of  # noqa: PLC0415
 
     try:
         _make_views(spark, views, at)
+        if not only_asks(spark, query):
+            raise BadQuery(_NO_QUERY)
         frame = spark.sql(query).limit(rows)
         bounds = {topic: found for topic, found in bounds_of(frame).items() if found != EVERYTHING}
         if bounds:
