@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,10 +22,11 @@ from varlog import limits
 from varlog.cli.options import USUAL_CLUSTER, Cluster, Positive, Seconds, Whole
 from varlog.cli.output import Column, Output
 from varlog.daemon.service import loop_factory
-from varlog.errors import ConsistencyViolation
+from varlog.errors import ConsistencyViolation, UnknownTopic
 
 if TYPE_CHECKING:
-    from varlog import Log
+    from varlog import Admin, Log
+    from varlog.core.messages import TopicInfo
 
 MEGABYTE: Final = 1_000_000
 _TICK: Final = 0.1
@@ -83,28 +85,47 @@ def bench(
     """
 
     async def measure() -> Result:
-        async with _own_topic(at, streams) as log:
+        measuring = asyncio.current_task()
+        assert measuring is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, measuring.cancel)
+        async with own_topic(at, streams) as log:
             append = await _append(at, log, [secrets.token_bytes(size)] * batch, in_flight, seconds)
             read = await _read(at, log, append.entries, size)
             return Result(size, batch, in_flight, streams, append, read)
 
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        result = runner.run(measure())
+    try:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            result = runner.run(measure())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None  # SIGTERM ends it as Ctrl-C does
     at.output.record(result)
     _show(at.output, result)
 
 
 @asynccontextmanager
-async def _own_topic(at: Cluster, streams: int) -> AsyncIterator[Log]:
-    """A topic that is there for as long as this runs."""
+async def own_topic(at: Cluster, streams: int) -> AsyncIterator[Log]:
+    """A topic that is there for as long as this runs. Who is interrupted while it is made waits for that: what is still
+    being made cannot be removed."""
     name = f"bench-{secrets.token_hex(4)}"
     async with at.admin() as admin:
-        await admin.add_topic(name, streams=streams, timeout=at.patience)
+        making = asyncio.ensure_future(admin.add_topic(name, streams=streams, timeout=at.patience))
         try:
+            await asyncio.shield(making)
             async with at.connect(name) as log:
                 yield log
         finally:
+            await _remove(at, admin, name, making)
+
+
+async def _remove(at: Cluster, admin: Admin, name: str, making: asyncio.Future[TopicInfo]) -> None:
+    """Remove what was made, if it was; or say what may be left."""
+    try:
+        await asyncio.wait({making})
+        with suppress(UnknownTopic):
             await admin.remove_topic(name, timeout=at.patience)
+    except BaseException:
+        at.output.note(f"topic {name!r} may be left behind; varlog topic remove {name} removes it")
+        raise
 
 
 async def _append(at: Cluster, log: Log, entries: list[bytes], in_flight: int, seconds: float) -> Appended:

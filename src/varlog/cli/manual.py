@@ -342,6 +342,7 @@ BENCH: Final = Page(
 It makes a topic for itself and removes it afterwards, appends entries for some
 seconds with several batches in flight, then reads them back and checks that all
 of them are there. A latency is the time from the call to the acknowledgement.
+The topic is removed also when Ctrl-C or SIGTERM ends it early.
 """,
     """Examples
 
