@@ -35,6 +35,15 @@ def test_a_new_secret_is_random_and_private(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["other", "secret"]
 
 
+@pytest.mark.parametrize("path", ["", ".", "..", "/", "there", "there/"])
+def test_a_new_secret_needs_the_name_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(errors.SecretUnusable, match=f"^{Path(path)} is a directory; name a file in it$"):
+        Secret.create(path)
+    assert [each.name for each in tmp_path.rglob("*")] == ["there"]
+
+
 def test_a_new_secret_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -56,6 +56,8 @@ class Secret:
         path = Path(path)
         key = secrets.token_bytes(limits.MIN_SECRET_BYTES)
         try:
+            if path.is_dir() or not path.name:
+                raise SecretUnusable(f"{path} is a directory; name a file in it")
             draft = _draft(path, [key])
             try:
                 os.link(draft, path)
