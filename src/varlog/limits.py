@@ -102,6 +102,8 @@ NODE_LEASE_SECONDS: Final = 5.0
 
 # Metadata repository
 MAX_NODES: Final = 1024
+MAX_NODES_IN_ONE_PROCESS: Final = 64
+"""They share one event loop: so many have started after some seconds, many more not before a start is given up."""
 MAX_TOPICS: Final = 4096
 MAX_LOG_STREAMS: Final = 16384
 MAX_REPLICAS: Final = 7

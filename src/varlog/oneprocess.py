@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from varlog import descriptors, errors
+from varlog import descriptors, errors, limits
 from varlog.client.arguments import check_count, check_path, check_text
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.core.messages import AddNode, AddTopic
@@ -75,7 +75,7 @@ class EmbeddedCluster:
         """Start what the directory holds, or make it: `nodes` storage nodes or those there are, if they are more, and a
         topic of `streams` log streams with that ordering if there is none of that name. Clients are served at
         `listen`."""
-        count = check_count("nodes", nodes, 1)
+        count = check_count("nodes", nodes, 1, limits.MAX_NODES_IN_ONE_PROCESS)
         wanted = AddTopic(
             0,
             check_text("topic", topic),

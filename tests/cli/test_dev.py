@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.shell import Dev, Shell, ended, line_of
 from tests.cli.test_administration import assert_documented
+from varlog import limits
 from varlog.cli import manual
 
 
@@ -54,6 +55,15 @@ def test_it_tells_a_newcomer_what_to_do(bare: Shell) -> None:
         assert bare.run("append", "--cluster", "here", "--topic", "mine", "hello").text == "appended 1 entry: GLSN 2\n"
         process.send_signal(signal.SIGINT)
         assert ended(process) == (0, "stopping\n")
+
+
+def test_it_has_no_more_nodes_than_one_process_can_start_in_time(bare: Shell, tmp_path: Path) -> None:
+    most = limits.MAX_NODES_IN_ONE_PROCESS
+    assert f"up to {most}" in " ".join(bare.run("dev", "--help").text.split())
+    code, _, told = bare.run("dev", "--nodes", str(most + 1))
+    assert code == 2
+    assert told == f"varlog: InvalidArgument: nodes is {most + 1}, it must be a whole number from 1 to {most}\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_applied_to_what_is_there_is_said(bare: Shell, tmp_path: Path) -> None:

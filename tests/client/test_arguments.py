@@ -68,7 +68,7 @@ TABLE: list[tuple[str, str, Calls, list[Any]]] = [
     ("embedded", "path", lambda _l, _a, _p, value: varlog.embedded(value), [5, None]),
     ("embedded", "topic", lambda _l, _a, path, value: varlog.embedded(path, topic=value), TEXTS),
     ("embedded", "streams", lambda _l, _a, path, value: varlog.embedded(path, streams=value), [*COUNTS, 0]),
-    ("embedded", "nodes", lambda _l, _a, path, value: varlog.embedded(path, nodes=value), [*COUNTS, 0]),
+    ("embedded", "nodes", lambda _l, _a, path, value: varlog.embedded(path, nodes=value), [*COUNTS, 0, 65]),
     ("add_node", "address", lambda _l, admin, _p, value: admin.add_node(value), TEXTS),
     ("remove_node", "snid", lambda _l, admin, _p, value: admin.remove_node(value), IDS),
     ("drain_node", "snid", lambda _l, admin, _p, value: admin.drain_node(value), IDS),

@@ -46,7 +46,7 @@ def dev(
     port
         Where clients find it, on loopback; 0 takes any free port. The other parts of the cluster take free ones.
     nodes
-        How many storage nodes; without it 3, or as many as there are.
+        How many storage nodes, up to 64; without it 3, or as many as there are.
     topic
         The topic that is made if it is not there.
     streams

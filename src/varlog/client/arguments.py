@@ -44,9 +44,10 @@ def check_whole(name: str, value: Any, what: str, least: float, most: float) -> 
     return number
 
 
-def check_count(name: str, value: Any, least: int = 0) -> int:
+def check_count(name: str, value: Any, least: int = 0, most: int = MOST) -> int:
     """How many of something."""
-    return check_whole(name, value, f"a whole number from {least} on", least, MOST)
+    bounds = f"from {least} on" if most == MOST else f"from {least} to {most}"
+    return check_whole(name, value, f"a whole number {bounds}", least, most)
 
 
 def check_position(name: str, value: Any) -> int:
