@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from varlog import descriptors, errors, limits
-from varlog.client.arguments import check_count, check_path, check_text
+from varlog.client.arguments import check_count, check_directory, check_text
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
 from varlog.core.messages import AddNode, AddTopic
 from varlog.daemon.config import ManagerConfig, MetadataRepositoryConfig, SequencerConfig, StorageNodeConfig
@@ -84,7 +84,7 @@ class EmbeddedCluster:
             check_count("streams", streams, 1),
             ordering=Ordering.labelled(ordering),
         )
-        cluster = cls(check_path("path", path))
+        cluster = cls(check_directory("path", path))
         check_kind(cluster.path, etcd=etcd)
         try:
             await asyncio.wait_for(cluster._start(wanted, count, sequencers, listen, etcd), START_SECONDS)

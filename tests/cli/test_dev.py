@@ -66,6 +66,12 @@ def test_it_has_no_more_nodes_than_one_process_can_start_in_time(bare: Shell, tm
     assert list(tmp_path.iterdir()) == []
 
 
+def test_it_is_not_put_into_the_current_directory_by_an_empty_name(bare: Shell, tmp_path: Path) -> None:
+    code, _, told = bare.run("dev", "--port", "0", "--data", "")
+    assert (code, told) == (2, "varlog: InvalidArgument: --data is empty; name a directory, . is this one\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_cannot_be_applied_to_what_is_there_is_said(bare: Shell, tmp_path: Path) -> None:
     assert Dev(tmp_path / "varlog-data", "--nodes", "2").stop() == (0, "")
     options = ("--nodes", "1", "--streams", "4", "--ordering", "sequencer")

@@ -65,7 +65,7 @@ TABLE: list[tuple[str, str, Calls, list[Any]]] = [
     ("connect", "cluster", lambda _l, _a, _p, value: varlog.connect(value), [0, b"1", [], "x" * 5000]),
     ("connect", "tls", lambda _l, _a, path, value: varlog.connect(path, tls=value), ["5", -1, 0, []]),
     ("connect", "topic", lambda _l, _a, path, value: varlog.connect(path, topic=value), [5, b"x", []]),
-    ("embedded", "path", lambda _l, _a, _p, value: varlog.embedded(value), [5, None]),
+    ("embedded", "path", lambda _l, _a, _p, value: varlog.embedded(value), [5, None, ""]),
     ("embedded", "topic", lambda _l, _a, path, value: varlog.embedded(path, topic=value), TEXTS),
     ("embedded", "streams", lambda _l, _a, path, value: varlog.embedded(path, streams=value), [*COUNTS, 0]),
     ("embedded", "nodes", lambda _l, _a, path, value: varlog.embedded(path, nodes=value), [*COUNTS, 0, 65]),

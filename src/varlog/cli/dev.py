@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
-from cyclopts import Parameter, validators
+from cyclopts import Parameter, Token, validators
 
 from varlog.cli.complaints import telling
 from varlog.cli.options import JSON, Positive, Text, Whole
 from varlog.cli.output import Output
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_DIRECTORY, DEFAULT_TOPIC
 from varlog.daemon.service import loop_factory
-from varlog.errors import DirectoryLocked
+from varlog.errors import DirectoryLocked, InvalidArgument
 from varlog.oneprocess import NODES, EmbeddedCluster
 from varlog.types import Ordering, StreamStatus
 
@@ -23,7 +24,16 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 9092
 
 Port = Annotated[Whole, Parameter(validator=validators.Number(gte=0, lte=0xFFFF), metavar="N")]
-Data = Annotated[Path, Parameter(metavar="DIR")]
+
+
+def _named(_kind: object, tokens: Sequence[Token]) -> Path:
+    """An empty name, of a variable that is not set for example, would be the current directory."""
+    if not tokens[0].value:
+        raise InvalidArgument("--data is empty; name a directory, . is this one")
+    return Path(tokens[0].value)
+
+
+Data = Annotated[Path, Parameter(converter=_named, metavar="DIR")]
 
 
 def dev(

@@ -128,6 +128,13 @@ def check_path(name: str, value: Any) -> Path:
     return Path(value)
 
 
+def check_directory(name: str, value: Any) -> Path:
+    """A path that was meant: an empty one would be that of the current directory."""
+    if value == "":
+        raise wrong(name, value, "the path of a directory; '.' is the current one")
+    return check_path(name, value)
+
+
 def check_codec(codec: Any) -> Codec:
     if not isinstance(codec, Codec):
         raise wrong("codec", codec, "one of varlog.Codec")
