@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit:  # what prints the help says so that nobody reads it any more
         return Exit.OK
     except (VarlogError, OSError, NotConnected) as error:
-        return tell(error, json=json)
+        return tell(error, command=given[0] if given else "", json=json)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     return int(code or 0)

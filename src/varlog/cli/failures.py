@@ -89,10 +89,11 @@ _ADVICE: Final[tuple[tuple[type[errors.VarlogError], str], ...]] = (
     (errors.UnknownTopic, "see varlog topic list, or make it with varlog topic add"),
     (errors.UnknownLogStream, "see varlog stream list"),
     (errors.UnknownNode, "see varlog node list"),
-    (errors.Unknown, "look with varlog tail before sending it again"),
     (errors.DeadlineExceeded, "see varlog status; --timeout gives it longer"),
 )
 """What a person at a command line can do next, where the message does not say it already."""
+_LISTED: Final = ("topic", "stream", "node", "sequencer", "txn")
+"""Commands whose doings their own list shows."""
 
 
 class Failure(msgspec.Struct):
@@ -105,21 +106,29 @@ class Failure(msgspec.Struct):
     retriable: bool = False
 
 
-def describe(error: errors.VarlogError | OSError) -> Failure:
-    """What is told of an error."""
+def describe(error: errors.VarlogError | OSError, command: str = "") -> Failure:
+    """What is told of an error of a command, which is named by its first word."""
     name, message = type(error).__name__, " ".join(str(error).split())
     if isinstance(error, errors.VarlogError):
-        advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
+        advice = _advice(error, command)
         told = f"{message}; {advice}" if advice and advice not in message else message
         return Failure(name, error.code, told, error.happened, error.retriable)
     where = f"{error.filename}: " if error.filename is not None else ""
     return Failure(name, 0, f"{where}{error.strerror or message}", happened=None)  # it may have been done before that
 
 
-def tell(error: errors.VarlogError | OSError | NotConnected, *, json: bool) -> Exit:
+def _advice(error: errors.VarlogError, command: str) -> str:
+    if not isinstance(error, errors.Unknown):
+        return next((text for kind, text in _ADVICE if isinstance(error, kind)), "")
+    if command == "append":
+        return "look with varlog tail before sending it again"
+    return f"look with varlog {f'{command} list' if command in _LISTED else 'status'} before asking for it again"
+
+
+def tell(error: errors.VarlogError | OSError | NotConnected, *, command: str, json: bool) -> Exit:
     """Say on standard error why the command ends, and with what code."""
     reason = error.why if isinstance(error, NotConnected) else error
-    _say(describe(reason), json=json)
+    _say(describe(reason, command), json=json)
     if isinstance(error, NotConnected):
         return Exit.UNREACHABLE
     return Exit.USAGE if isinstance(error, _USAGE) else Exit.FAILED
