@@ -69,6 +69,15 @@ def test_a_file_is_one_entry_or_its_lines_are(shell: Shell, topic: str, tmp_path
     assert shell.run("read", "1", "--topic", topic, "--format", "raw").out == bytes(range(256))
 
 
+def test_lines_of_what_is_no_file_are_refused(shell: Shell, topic: str) -> None:
+    done = shell.run("append", "--topic", topic, "--lines", "my access.log")
+    assert (done.code, done.out) == (2, b"")
+    meant = "--file 'my access.log' --lines"
+    assert done.err == f"varlog: InvalidArgument: --lines is said of files, and none is named; did you mean {meant}?\n"
+    assert entries_of(shell, topic) == b""
+    assert shell.feed(b"x\ny\n", "append", "--topic", topic, "--lines").text.startswith("appended 2 entries")
+
+
 def test_nothing_is_appended_if_a_file_cannot_be_read(shell: Shell, topic: str, tmp_path: Path) -> None:
     (tmp_path / "there").write_bytes(b"x")
     for wrong, why in ((tmp_path / "gone", "is not there"), (tmp_path, "is a directory")):

@@ -13,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -70,6 +71,9 @@ async def append(
     """
     if transaction is None and (number is not None or expires is not None):
         raise InvalidArgument("--number and --expires say something of a --transaction")
+    if lines and entries and not file:
+        meant = f"--file {quote(entries[0])} --lines"
+        raise InvalidArgument(f"--lines is said of files, and none is named; did you mean {meant}?")
     for name in file:
         _check_readable(name)  # rather nothing at all than a part of it
     output = at.output
