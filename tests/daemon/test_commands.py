@@ -75,6 +75,12 @@ def test_every_key_is_a_flag_and_help_tells_what_it_does(program: str) -> None:
     assert "exit codes:" in told
 
 
+def test_help_tells_numbers_from_texts() -> None:
+    told = called("vmr", "start", "--help").stdout
+    for placeholder in ("--cluster N", "--store URL", "--etcd-user TEXT", "--path DIR", "--listen HOST:PORT"):
+        assert f"  {placeholder}" in told
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_help_lists_the_exit_codes_there_are(program: str) -> None:
     listed = re.findall(r"^  (\d)  ", called(program, "start", "--help").stdout, re.MULTILINE)

@@ -228,6 +228,8 @@ def _placeholder(option: Option, plain: Any) -> str:
         return "DIR" if option.key in {"path", "volumes"} else "FILE"
     if option.kind is not None:
         return "HOST:PORT"
+    if str in {plain, *get_args(plain)}:
+        return "URL" if option.key == "store" else "TEXT"
     choices = [choice for choice in get_args(plain) if isinstance(choice, str)]
     return "|".join(choices) or "N"
 
