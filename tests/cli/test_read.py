@@ -32,6 +32,10 @@ def test_an_entry_is_read_in_every_format(shell: Shell, filled: str) -> None:
     record = shell.run("read", "7", "--topic", filled, "--json").record
     assert all(key in manual.READ.examples for key in record)
     assert (record["glsn"], record["encoding"], record["data"]) == (7, "text", "e7")
+    for form in ("hex", "base64"):
+        encoding = shell.run("read", "7", "--topic", filled, "--json", "--format", form).record["encoding"]
+        assert encoding == form
+        assert encoding in manual.READ.examples
 
 
 def test_a_position_beyond_the_tail_is_an_error_that_tells_the_tail(shell: Shell, filled: str) -> None:

@@ -133,7 +133,8 @@ transaction is waited for until that is committed, or not with --uncommitted.
     varlog read 17 --format raw > picture.png
 
 JSON: glsn, llsn, log_stream, timestamp (when it got its position, microseconds
-since 1970), encoding (text or base64), data.
+since 1970), encoding (of data: text, or base64 if it is not UTF-8, or hex or
+base64 if --format says so), data.
 """,
 )
 
