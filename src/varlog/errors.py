@@ -103,7 +103,7 @@ class WrongIdentity(VarlogError, code=21):
 
 
 class DirectoryLocked(VarlogError, code=22):
-    """Another process has the directory open; stop it first."""
+    """The directory is open already, in another process or in this one; stop that first."""
 
 
 class NotWritable(VarlogError, code=23):

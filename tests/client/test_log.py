@@ -276,6 +276,17 @@ def test_L4_a_log_that_is_used_in_another_event_loop_says_so_and_goes_on_in_its_
     run(main())
 
 
+def test_a_place_that_is_open_is_refused_also_in_the_same_process(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with varlog.embedded(tmp_path) as log:
+            with pytest.raises(errors.DirectoryLocked, match="is open already, in this process or another one"):
+                async with varlog.embedded(tmp_path):
+                    pass
+            assert (await log.append(b"goes on")).glsn == 1
+
+    run(main())
+
+
 def test_a_place_that_cannot_hold_a_cluster_is_refused_with_its_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 

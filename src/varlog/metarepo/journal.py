@@ -188,7 +188,7 @@ class Journal:
                 raise NotWritable(f"{path} is not a directory that can be written")
             lock = fs.lock(f"{path}/lock")
         except BlockingIOError as e:
-            raise DirectoryLocked(f"{path} is open in another process; stop that first") from e
+            raise DirectoryLocked(f"{path} is open already, in this process or another one; stop that first") from e
         except OSError as e:
             raise _typed(e, path) from e
         try:

@@ -28,7 +28,7 @@ def lock_directory(fs: FileSystem, path: str) -> Lock:
         try:
             return fs.lock(f"{path}/{LOCK_NAME}")
         except BlockingIOError:
-            raise DirectoryLocked(f"{path} is open in another process; stop that first") from None
+            raise DirectoryLocked(f"{path} is open already, in this process or another one; stop that first") from None
 
 
 @contextmanager
