@@ -251,6 +251,18 @@ def test_a_log_stream_that_nobody_appends_to_is_not_stalled() -> None:
 # Log streams
 
 
+def test_rule5_metadata_that_is_older_than_a_replica_is_told() -> None:
+    scene = Scene(replicas={2: {"state": ReplicaState.SEALING, "epoch": Epoch(6)}})
+    assert not [found for found in scene.findings(after=0.5) if found.kind == "metadata-old"]
+    found = scene.finding("metadata-old")
+    assert (found.severity, found.subject, found.seconds) == (Severity.URGENT, "log stream 7", 5.0)
+    assert found.what == (
+        "node 2 has seen epoch 6 of it, and the metadata is at epoch 4: it was restored from an older state"
+    )
+    assert found.doing == f"{found.what}; nothing is done until it is rebuilt"
+    assert "varlog metadata rebuild" in found.person
+
+
 def test_a_sealed_log_stream_is_urgent_when_it_has_been_so_for_too_long() -> None:
     scene = Scene(StreamStatus.SEALED, 5, members=(1, 2, 3), silent={2: 9.0, 3: 9.0})
     assert scene.finding("stream-sealed", after=1.0).severity == Severity.DEGRADED

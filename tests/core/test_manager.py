@@ -174,6 +174,17 @@ def test_nothing_is_decided_on_metadata_older_than_a_replica() -> None:
     assert steps(ls(StreamStatus.SEALED, 3), later) == []
 
 
+@pytest.mark.parametrize("status", [StreamStatus.RUNNING, StreamStatus.UNSEALING, StreamStatus.SEALED])
+def test_rule5_metadata_that_stays_older_than_a_replica_is_waited_for_and_told(status: StreamStatus) -> None:
+    epoch = 3 if status is StreamStatus.SEALED else 4
+    (step,) = steps(ls(status, epoch), {1: (SEALING, 6), 2: (SEALING, epoch), 3: (SEALING, 5)}, seconds=1.0)
+    assert step.message is None
+    assert step.sentence == (
+        f"log stream 1: nodes 1, 3 have seen epoch 6 of it, and the metadata is at epoch {epoch}: it was restored from "
+        "an older state; nothing is done until it is rebuilt"
+    )
+
+
 # A sealed one
 
 

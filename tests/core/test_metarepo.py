@@ -308,6 +308,42 @@ def test_rule5_a_node_that_is_ahead_of_the_metadata_is_told_so(repository: Repos
     assert snapshot.version == repository.version < snapshot.reported_version
 
 
+def test_rule5_a_node_that_has_promised_an_epoch_that_was_never_given_out_is_told_so(repository: Repository) -> None:
+    """A seal leaves no version on a node's disk, but the epoch."""
+    repository.report(A, line(ONE, 3, epoch=4), line(TWO, 1), version=1, full=True, ask=True)
+    repository.rig.settle()
+    (snapshot,) = repository.to("sn/1", Snapshot)
+    assert snapshot.unknown_epochs == ((ONE, 4, 2),)
+    assert repository.tail == 0, "what it reports does not count"
+
+
+def test_rule5_that_an_epoch_was_never_given_out_is_told_also_while_decisions_are_written(
+    repository: Repository,
+) -> None:
+    repository.report(A, line(ONE, 3, epoch=4))
+    repository.receive(SealStream(1, TWO, Epoch(2)))
+    assert repository.core.awaits_store
+    repository.rig.settle()
+    assert [snapshot.unknown_epochs for snapshot in repository.to("sn/1", Snapshot)] == [((ONE, 4, 2),)]
+
+
+def test_rule5_a_node_that_lags_behind_an_epoch_is_told_nothing_of_it(repository: Repository) -> None:
+    repository.ask(SealStream(repository.request(), ONE, Epoch(2)))
+    repository.report(A, line(ONE, 1, epoch=2), full=True, ask=True)
+    repository.report(B, line(ONE, 1, epoch=3), full=True, ask=True)
+    repository.rig.settle()
+    assert [snapshot.unknown_epochs for snapshot in repository.messages(Snapshot)] == [(), ()]
+
+
+def test_rule5_a_deposed_leader_accuses_nobody_of_an_epoch(repository: Repository, rig: SimRig) -> None:
+    successor = Repository(rig, rig.second)
+    successor.ask(SealStream(1, ONE, Epoch(2)))
+    repository.report(A, line(ONE, 1, epoch=3), version=1)
+    rig.settle()
+    assert repository.messages(Snapshot) == []
+    assert repository.core.role is Role.FOLLOWING
+
+
 def test_rule5_a_deposed_leader_accuses_nobody(repository: Repository, rig: SimRig) -> None:
     successor = Repository(rig, rig.second)
     successor.ask(SealStream(1, ONE, Epoch(2)))

@@ -193,6 +193,22 @@ def test_rule5_a_node_stops_when_metadata_has_gone_back(node: Node) -> None:
     assert Branch.RULE5_METADATA_WENT_BACK in node.replica.branches
 
 
+def test_rule5_a_node_stops_when_an_epoch_it_has_promised_is_not_known(node: Node) -> None:
+    """Metadata that has gone back may have made as many versions since, and given out none of the epochs."""
+    told = Snapshot(Term(1), Version(20), Version(10), (), (), ((int(LSID), 4, 2),))
+    seen = f"has seen epoch 4 of log stream {LSID}, but the metadata repository is at epoch 2 there"
+    with pytest.raises(errors.ConsistencyViolation, match=seen):
+        node.receive(told)
+    assert Branch.RULE5_METADATA_WENT_BACK in node.replica.branches
+
+
+def test_rule5_an_older_snapshot_that_lists_an_older_epoch_is_no_reason_to_stop(node: Node) -> None:
+    """It was sent before the seal that the replica has heard of from the manager."""
+    node.receive(Seal(1, LSID, Epoch(3), LLSN(1), GLSN(0)))
+    node.snapshot(20, end=1, hwm=0)
+    assert (node.node.version, node.executor.epoch) == (20, 3)
+
+
 def test_rule5_a_node_stops_when_less_is_committed_there_than_here(node: Node) -> None:
     """The restored metadata has made new versions since, so that its number alone does not tell."""
     node.store(1, 2)

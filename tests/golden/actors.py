@@ -177,7 +177,7 @@ class StorageNodeActor:
     def receive(self, source: Address, message: Message, now: float) -> None:
         try:
             self._handle(source, message, now)
-        except errors.WrongIdentity as error:
+        except (errors.WrongIdentity, errors.ConsistencyViolation) as error:
             self.stopped = str(error)
             self.crash()
             return

@@ -70,6 +70,11 @@ def _sent(letters: list[Letter]) -> Iterator[str]:
         yield f"{letters[0].source} sends {kind} to {', '.join(targets)}"
 
 
+def _why(stopped: str) -> str:
+    """Why a node has stopped, if that is not what it was just told."""
+    return f": {stopped}" if stopped.startswith("node ") else ""
+
+
 class Client:
     """A writer, and what it appends."""
 
@@ -251,7 +256,7 @@ class Stage:
             elif (node := self._nodes.get(target.removeprefix("at/"))) is not None:
                 node.receive(source, message, self._now)
                 if node.stopped:
-                    self._trace_indented(f"{node.address} stops")
+                    self._trace_indented(f"{node.address} stops{_why(node.stopped)}")
                     self._mr.repository.on_closed(node.address)
             elif target == MANAGER:
                 self._manager.receive(message)
@@ -326,15 +331,18 @@ class Stage:
             self._trace.append(f"{actor}: killed; its disk is lost, and an empty one is in its place")
 
     def do_backup(self, actor: str) -> None:
-        """SN: somebody makes a copy of its disk."""
-        self._backups[actor] = self._nodes[actor].disk.image()
+        """SN or mr: somebody makes a copy of its disk."""
+        self._backups[actor] = self._actor(actor).disk.image()
         self._trace.append(f"{actor}: its disk is copied")
 
     def do_restore(self, actor: str) -> None:
-        """SN: the process dies, and the copy of its disk is put in its place."""
+        """SN or mr: the process dies, and the copy of its disk is put in its place."""
         self.do_crash(actor)
-        self._nodes[actor].disk = SimDisk.from_image(self._backups[actor])
+        self._actor(actor).disk = SimDisk.from_image(self._backups[actor])
         self._trace.append(f"{actor}: the copy is put in the place of its disk")
+
+    def _actor(self, actor: Address) -> StorageNodeActor | MetadataActor:
+        return self._mr if actor == METADATA_REPOSITORY else self._nodes[actor]
 
     # Time
 

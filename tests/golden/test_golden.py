@@ -28,6 +28,7 @@ STORIES = (
     "lost_range",
     "missed_cuts",
     "move",
+    "old_metadata",
     "partial_commit",
     "primary_fails",
     "register_node",

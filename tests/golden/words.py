@@ -162,8 +162,9 @@ def _told(sent: Message) -> str:
             parts += [f"ls {lsid} is in epoch {epoch}, committed to LLSN {end - 1}" for lsid, epoch, end in epochs]
             parts += [f"trimmed to GLSN {glsn}" for _, glsn in trims]
             return f"version {prev} -> {version}: {'; '.join(parts) or 'nothing new'}"
-        case Snapshot(_, version, _, topics, streams):
+        case Snapshot(_, version, _, topics, streams, unknown):
             parts = [_stream_end(end) for end in streams] + [f"hwm {hwm}" for _, hwm, _ in topics]
+            parts += [f"epoch {epoch} of ls {lsid} is not known" for lsid, epoch, _ in unknown]
             return f"of version {version}: " + "; ".join(parts)
         case FetchCuts(_, lsid, after):
             return f"ls {lsid} after version {after}"

@@ -56,7 +56,7 @@ class Listener:
         self.address: Address = ""
         """Where its reports come from, and the answers go."""
         self.is_ahead = False
-        """It knows of a later version, and the store is being asked about that."""
+        """It knows of a later version or epoch, and the store is being asked about that."""
         self.told: Version | None = None
         """The version up to which the node has been sent everything; None before it was given a snapshot."""
 
@@ -84,9 +84,15 @@ class Audience:
         for stream in self._state.streams.values():
             self._hosts.setdefault(stream.tpid, set()).update(stream.replicas)
 
-    def tell_state(self, node: Listener, streams: list[Stream], reported: Version) -> None:
+    def tell_state(
+        self,
+        node: Listener,
+        streams: list[Stream],
+        reported: Version,
+        unknown: tuple[tuple[int, int, int], ...] = (),
+    ) -> None:
         node.told = self._state.version
-        self._send(node.address, snapshot(self._state, self._term, streams, reported))
+        self._send(node.address, snapshot(self._state, self._term, streams, reported, unknown))
 
     def follow_set(self, version: Version, stream: Stream, before: Set[int]) -> None:
         """A log stream's epoch, and with it perhaps its set, has changed. Who leaves is told, so that no watermark says

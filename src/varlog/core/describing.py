@@ -72,12 +72,19 @@ def _stream_info(s: Stream) -> StreamInfo:
     )
 
 
-def snapshot(state: MetadataState, term: Term, streams: Iterable[Stream], reported: Version) -> Snapshot:
-    """What a storage node has to know of these log streams and their topics (rules 4, 5)."""
+def snapshot(
+    state: MetadataState,
+    term: Term,
+    streams: Iterable[Stream],
+    reported: Version,
+    unknown: tuple[tuple[int, int, int], ...] = (),
+) -> Snapshot:
+    """What a storage node has to know of these log streams and their topics (rules 4, 5), and what it has reported that
+    is not known here."""
     ends = tuple(StreamEnd(s.lsid, s.tpid, s.epoch, s.status, s.llsn_end, s.last_glsn, s.touched) for s in streams)
     topics = [state.topics[tpid] for tpid in sorted({end.tpid for end in ends})]
     watermarks = tuple((int(topic.tpid), int(topic.hwm), int(topic.trim)) for topic in topics)
-    return Snapshot(term, state.version, reported, watermarks, ends)
+    return Snapshot(term, state.version, reported, watermarks, ends, unknown)
 
 
 def decided(state: MetadataState, request: int, message: Message, entry: AnyEntry | None) -> Decided:

@@ -28,7 +28,7 @@ from varlog.core.placing import Primaries
 from varlog.core.repairing import repair
 from varlog.core.resuming import complete
 from varlog.core.steps import COLLECT_AFTER, REPLACE_AFTER, ChoosePrimary, Situation, Step
-from varlog.core.watching import follow_unsealing, watch
+from varlog.core.watching import follow_unsealing, wait_for_metadata, watch
 from varlog.core.world import Memory, World
 from varlog.types import StreamStatus
 
@@ -55,8 +55,10 @@ def _steps_for(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
         yield from give_up_creating(situation, stream)
     elif stream.status is StreamStatus.ABORTED:
         yield from collect_aborted(situation, stream)
-    elif stream.status is StreamStatus.CHAINED or situation.sees_later(stream):
+    elif stream.status is StreamStatus.CHAINED:
         return
+    elif situation.world.later(stream):
+        yield from wait_for_metadata(situation, stream)
     elif stream.status is StreamStatus.SEALED:
         yield from complete(situation, stream)
     elif stream.status is StreamStatus.UNSEALING:

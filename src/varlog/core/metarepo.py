@@ -81,7 +81,7 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import LLSN, StreamStatus, Term, Version
+from varlog.types import LLSN, LogStreamID, StreamStatus, Term, Version
 
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
@@ -326,7 +326,7 @@ class MetadataRepository:
             return
         node.seq = report.seq
         node.address = source
-        if report.version > self.state.version:
+        if report.version > self.state.version or self._unknown_epochs(report):
             if not node.is_ahead:
                 self._on_node_ahead(report, node)
             return
@@ -339,8 +339,8 @@ class MetadataRepository:
             self._send(source, Commit(self.term, node.told, node.told, self.state.time, (), ()))
 
     def _on_node_ahead(self, report: Report, node: Listener) -> None:
-        """A node knows of a later version: another leads, or metadata has gone back and the node must stop (rule 5).
-        Only the store can tell which."""
+        """A node knows of a later version or epoch: another leads, or metadata has gone back and the node must stop
+        (rule 5). Only the store can tell which."""
         led = self._leader_revision
         node.is_ahead = True
 
@@ -352,7 +352,7 @@ class MetadataRepository:
                 return
             if not leads(outcome, led):
                 self._fenced()
-            elif self._write is None and report.version > self.state.version:
+            elif report.version > self.state.version or self._unknown_epochs(report):
                 self._send_snapshot(report, node)
 
         self._store.read([LEADER_KEY], on_read)
@@ -361,7 +361,19 @@ class MetadataRepository:
         """What a node asked for: its log streams, and those it has a replica of without being in their set."""
         lsids = {line[0] for line in report.lines}
         streams = [s for s in self.state.streams.values() if s.lsid in lsids or report.snid in s.replicas]
-        self._audience.tell_state(node, streams, report.version)
+        self._audience.tell_state(node, streams, report.version, self._unknown_epochs(report))
+
+    def _unknown_epochs(self, report: Report) -> tuple[tuple[int, int, int], ...]:
+        """What a node has promised, and was not told by this metadata: see `Snapshot.unknown_epochs`. What a restarted
+        node has on disk of a seal or an unseal is the epoch, and no version."""
+        streams = self.state.streams
+        return tuple(
+            (line[0], line[1], known)
+            for line in report.lines
+            if (stream := streams.get(LogStreamID(line[0]))) is not None
+            and line[1] != stream.epoch
+            and (known := stream.known_epoch(line[1])) < line[1]
+        )
 
     def _on_fetch_cuts(self, source: Address, message: FetchCuts) -> None:
         cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)

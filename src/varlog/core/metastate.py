@@ -307,6 +307,10 @@ class Stream(msgspec.Struct, array_like=True):
     lost_begin: GLSN = GLSN(0)
     """What it had from here to `last_glsn` is lost; 0 if nothing is. It is held for good then."""
 
+    def known_epoch(self, epoch: int) -> Epoch:
+        """The last epoch up to this one that it was ever in: this one itself, unless somebody else gave it out."""
+        return min(Epoch(epoch), self.epoch)
+
     def follow_set(self, replicas: tuple[StorageNodeID, ...], volumes: tuple[str, ...]) -> None:
         """Take on another set, with the volumes that are known."""
         told = dict(zip(replicas, volumes, strict=False))

@@ -9,7 +9,7 @@ none of which keeps anything.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,7 +19,7 @@ from varlog.core.address import METADATA_REPOSITORY, Address
 from varlog.core.messages import Message, ReplicaInfo, SealStream, StreamInfo
 from varlog.core.reconfiguring import Change
 from varlog.core.world import Memory, Sight, World
-from varlog.types import LogStreamID, StorageNodeID, TopicID
+from varlog.types import Epoch, LogStreamID, StorageNodeID, TopicID
 
 ChoosePrimary = Callable[[StreamInfo], StorageNodeID]
 
@@ -137,10 +137,6 @@ class Situation:
         """Whether a node answers, but not to the metadata repository."""
         return self.memory.has_lasted(CUT_OFF_PATIENCE, self.world.now, Sight.CUT_OFF, snid)
 
-    def sees_later(self, stream: StreamInfo) -> bool:
-        """Whether a replica knows of a later epoch than the metadata, which is old then."""
-        return any(replica.epoch > stream.epoch for replica in self.world.replicas(stream.lsid).values())
-
     def is_leaving(self, stream: StreamInfo, snid: StorageNodeID) -> bool:
         """Whether an operator wants a node out of the set."""
         return self.world.is_leaving(stream, snid)
@@ -175,6 +171,15 @@ def failure(replica: ReplicaInfo) -> str:
 
 def replicas(count: int) -> str:
     return "1 replica" if count == 1 else f"{count} replicas"
+
+
+def seen_later(later: Mapping[StorageNodeID, Epoch], stream: StreamInfo) -> str:
+    """That nodes have seen epochs that the metadata does not know of (`World.later`), in a clause."""
+    has = "has" if len(later) == 1 else "have"
+    return (
+        f"{nodes(sorted(later))} {has} seen epoch {max(later.values())} of it, and the metadata is at epoch "
+        f"{stream.epoch}: it was restored from an older state"
+    )
 
 
 def nodes(snids: Iterable[StorageNodeID]) -> str:

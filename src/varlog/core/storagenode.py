@@ -331,6 +331,8 @@ class StorageNode:
     def _on_snapshot(self, message: Snapshot, now: float) -> None:
         if message.version < message.reported_version:
             self._stop_on_old_metadata(f"version {message.reported_version}", f"version {message.version}")
+        for lsid, epoch, last in message.unknown_epochs:
+            self._stop_on_old_metadata(f"epoch {epoch} of log stream {lsid}", f"epoch {last} there")
         if message.version < self.version:
             return
         self.version = message.version

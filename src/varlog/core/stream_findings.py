@@ -13,7 +13,8 @@ from varlog import errors
 from varlog.core.chain_findings import findings_of_chain
 from varlog.core.findings import Look, Severity, finding
 from varlog.core.messages import Finding, ReplicaInfo, StreamInfo
-from varlog.core.steps import failure, name, nodes
+from varlog.core.steps import failure, name, nodes, seen_later
+from varlog.core.watching import LATER_SECONDS
 from varlog.core.world import Sight
 from varlog.types import ReplicaState, StorageNodeID, StreamStatus
 
@@ -35,6 +36,7 @@ def findings_of_streams(look: Look) -> Iterator[Finding]:
             yield _note(look, stream, "stream-given-up", what, seconds)
         else:
             is_chain = stream.status is StreamStatus.CHAINED
+            yield from () if is_chain else _later(look, stream)
             yield from findings_of_chain(look, stream) if is_chain else _status(look, stream)
             yield from _short(look, stream)
             yield from _replicas(look, stream)
@@ -81,6 +83,22 @@ def _status(look: Look, stream: StreamInfo) -> Iterator[Finding]:
         yield from _stalled(look, stream)
     else:
         yield _sealed(look, stream)
+
+
+def _later(look: Look, stream: StreamInfo) -> Iterator[Finding]:
+    """That a replica has seen what the metadata does not know of, so that nobody does anything (rule 5)."""
+    later = look.world.later(stream)
+    seconds = look.since(Sight.AHEAD, stream.lsid, max(later.values(), default=0)) or 0.0
+    if seconds >= LATER_SECONDS:
+        yield finding(
+            "metadata-old",
+            Severity.URGENT,
+            name(stream),
+            seen_later(later, stream),
+            seconds=seconds,
+            doing=look.doing(name(stream)),
+            person="stop everything and rebuild the metadata, see varlog metadata rebuild --help",
+        )
 
 
 def _lost(look: Look, stream: StreamInfo) -> Finding:

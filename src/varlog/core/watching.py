@@ -15,12 +15,14 @@ from typing import Final
 from varlog.core.address import METADATA_REPOSITORY, node_address
 from varlog.core.messages import ReplicaInfo, RunStream, Seal, StreamInfo, Unseal
 from varlog.core.repairing import find_learner
-from varlog.core.steps import Situation, Step, name, nodes, replicas, wait
+from varlog.core.steps import Situation, Step, name, nodes, replicas, seen_later, wait
 from varlog.core.world import STORE_PATIENCE, UNSEAL_PATIENCE, Sight
 from varlog.types import Epoch, ReplicaState, StorageNodeID
 
 STILL_SECONDS: Final = 1.0
 """A log stream that commits nothing for so long, and whose primary is silent, is taken for one that does not run."""
+LATER_SECONDS: Final = 1.0
+"""How long the metadata may seem older than a replica: it was asked for a moment earlier."""
 
 
 def watch(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
@@ -47,6 +49,15 @@ def watch(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
         yield situation.seal(stream, f"because {why}")
     else:
         yield wait(name(stream), f"runs on as it is though {why}; it needs {replicas(least)}, {nodes(able)} can go on")
+
+
+def wait_for_metadata(situation: Situation, stream: StreamInfo) -> Iterator[Step]:
+    """A replica has seen an epoch that the metadata does not know of. Whatever was asked for on such metadata might be
+    given out a second time, so nothing is (rules 2, 5)."""
+    later = situation.world.later(stream)
+    latest = max(later.values())
+    if situation.memory.has_lasted(LATER_SECONDS, situation.world.now, Sight.AHEAD, stream.lsid, latest):
+        yield wait(name(stream), f"{seen_later(later, stream)}; nothing is done until it is rebuilt")
 
 
 def _is_to_mend(situation: Situation, stream: StreamInfo) -> bool:

@@ -204,6 +204,11 @@ class World:
         answer = self._answers.get(snid)
         return answer is not None and (answer.is_identified or self.nodes[snid].generation == 0)
 
+    def later(self, stream: StreamInfo) -> dict[StorageNodeID, Epoch]:
+        """Who has seen an epoch of a log stream that the metadata does not know of, and which."""
+        known = self.replicas(stream.lsid)
+        return {snid: replica.epoch for snid, replica in known.items() if replica.epoch > stream.epoch}
+
     def late(self, stream: StreamInfo) -> list[StorageNodeID]:
         """Who keeps a log stream that is being unsealed from running: its backups, and when all of them run its
         primary, which is told last."""
@@ -272,7 +277,8 @@ class Sight(IntEnum):  # an integer, as the memory looks up nothing as often as 
     FOLLOWS = auto()
     """(log stream, node): a replica outside of a chain copies its tail."""
     AHEAD = auto()
-    """(log stream, epoch): a replica of a chain has promised a greater epoch than the projection's."""
+    """(log stream, epoch): a replica has promised an epoch that the metadata does not know of; of a chain, one that is
+    greater than the projection's."""
 
 
 Key = tuple[Sight, *tuple[int, ...]]
@@ -294,6 +300,8 @@ def sights(world: World) -> Iterator[Key]:
     for stream in world.metadata.streams:
         yield from _sights_of_status(world, stream)
         yield from _sights_of_replicas(world, stream)
+        if stream.status is not StreamStatus.CHAINED and (later := world.later(stream)):
+            yield Sight.AHEAD, stream.lsid, max(later.values())
 
 
 def _sights_of_status(world: World, stream: StreamInfo) -> Iterator[Key]:

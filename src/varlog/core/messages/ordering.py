@@ -72,6 +72,9 @@ class Snapshot(Message, frozen=True):
     topics: tuple[tuple[int, int, int], ...]
     """(tpid, hwm, trim point)."""
     streams: tuple[StreamEnd, ...]
+    unknown_epochs: tuple[tuple[int, int, int], ...] = ()
+    """(lsid, epoch, the last one before it that is known) of log streams that the report this answers has in an epoch
+    that the metadata does not know of: it has gone back in time."""
 
 
 class FetchCuts(Message, frozen=True):
