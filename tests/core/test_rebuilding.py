@@ -150,6 +150,43 @@ def test_every_node_is_needed_that_a_log_stream_ran_on(past: Past) -> None:
     assert rebuilt.checkpoint.state.topics[TOPIC].replication_factor == 3
 
 
+@pytest.mark.parametrize("before", [(), (3, 4)])
+def test_every_node_is_needed_that_a_log_stream_ran_on_though_a_learner_has_promised_more(
+    past: Past, before: tuple[int, ...]
+) -> None:
+    """Node 3 only copies, or ran the log streams long ago, and it alone was told of the seal that lets it join."""
+    ran = [node(s, *(past.replica(lsid, on=(1, 2)) for lsid in (1, 2))) for s in (1, 2)]
+    copies = [past.replica(lsid, epoch=3, until=12, on=before or (3,)) for lsid in (1, 2)]
+    learner = node(3, *(msgspec.structs.replace(replica, replicas=before) for replica in copies))
+    gone = {StorageNodeID(4)}
+    with pytest.raises(SurveysIncomplete, match=r"though log streams ran there: storage node 1, log streams 1, 2"):
+        rebuild([ran[1], learner], NAMED._replace(without=gone))
+    rebuilt = rebuild([*ran, learner], NAMED._replace(without=gone if before else frozenset()))
+    assert rebuilt.checkpoint.state.streams[LS1].llsn_end == 6
+    assert rebuilt.checkpoint.state.streams[LS1].epoch == 5
+    assert rebuilt.checkpoint.state.topics[TOPIC].replication_factor == 2
+
+
+def test_a_log_stream_that_nobody_here_ever_ran_is_not_taken_for_whole(past: Past) -> None:
+    copies = [msgspec.structs.replace(past.replica(lsid, epoch=3), replicas=()) for lsid in (1, 2)]
+    with pytest.raises(SurveysIncomplete, match=r"no node that was surveyed ever ran log streams 1, 2, .*--without"):
+        rebuild([node(3, *copies)], NAMED)
+    rebuilt = rebuild([node(3, *copies)], NAMED._replace(without={StorageNodeID(1)}))
+    assert rebuilt.checkpoint.state.streams[LS1].replicas == (3,)
+    known = MetadataState(streams={lsid: _told(lsid, 3, (3,)) for lsid in (LS1, LS2)})
+    known.topics = {TOPIC: Topic(TOPIC, "log", 1, 1)}
+    assert rebuild([node(3, *copies)], Wishes(known=known)).topics[0].last == 10
+    known.streams = {lsid: _told(lsid, 3, (1, 3)) for lsid in (LS1, LS2)}
+    with pytest.raises(SurveysIncomplete, match="storage node 1, log streams 1, 2"):
+        rebuild([node(3, *copies)], Wishes(known=known))
+
+
+def _told(lsid: LogStreamID, epoch: int, on: tuple[int, ...]) -> Stream:
+    """What a backup tells of a log stream."""
+    replicas = tuple(map(StorageNodeID, on))
+    return Stream(lsid, TOPIC, StreamStatus.SEALED, Epoch(epoch), replicas, replicas[0])
+
+
 def test_who_was_left_out_of_the_set_is_not_asked_for(past: Past) -> None:
     """Node 3 ran the log streams in an earlier epoch only; nodes 1 and 2 have gone on without it."""
     surveys = [node(s, *(past.replica(lsid, epoch=4, on=(1, 2)) for lsid in (1, 2))) for s in (1, 2)]

@@ -177,11 +177,11 @@ def _is_chain(lsid: LogStreamID, replicas: Mapping[StorageNodeID, ReplicaSurvey]
     return orderings == {Ordering.SEQUENCER}
 
 
-def _check_all_there(streams: Iterable[_Stream], surveyed: Collection[StorageNodeID], wishes: Wishes) -> None:
-    """A node that ran a log stream last may hold commit contexts that nobody else does, and later epochs."""
+def _check_all_there(streams: Sequence[_Stream], surveyed: Collection[StorageNodeID], wishes: Wishes) -> None:
+    """A node that ran a log stream may hold commit contexts that nobody else does, and later epochs."""
     ran_on = {stream.lsid: (stream.epoch, stream.ran_on) for stream in streams}
     for before in wishes.known.streams.values() if wishes.known is not None else ():
-        if before.status is not StreamStatus.CHAINED and before.epoch > ran_on.get(before.lsid, (0, frozenset()))[0]:
+        if before.status is not StreamStatus.CHAINED and before.epoch >= ran_on.get(before.lsid, (0, frozenset()))[0]:
             ran_on[before.lsid] = (before.epoch, frozenset(before.replicas))
     missing: dict[StorageNodeID, list[LogStreamID]] = {}
     for lsid, (_, snids) in sorted(ran_on.items()):
@@ -192,8 +192,14 @@ def _check_all_there(streams: Iterable[_Stream], surveyed: Collection[StorageNod
             f"storage node {snid}, log streams {_listed(lsids)}" for snid, lsids in sorted(missing.items())
         )
         raise errors.SurveysIncomplete(
-            f"not surveyed, though log streams ran there last: {told}; survey these nodes too, or say with --without "
+            f"not surveyed, though log streams ran there: {told}; survey these nodes too, or say with --without "
             "that one is gone for good: what only it holds is lost then"
+        )
+    nobodys = [stream.lsid for stream in streams if not ran_on[stream.lsid][1]]
+    if nobodys and not wishes.without:
+        raise errors.SurveysIncomplete(
+            f"no node that was surveyed ever ran log streams {_listed(nobodys)}, and others may have: survey those, "
+            "or say with --without which node is not there any more: what only it holds is lost then"
         )
 
 
@@ -211,9 +217,11 @@ class _Stream:
             raise errors.SurveysDisagree(f"log stream {lsid} is of topics {_listed(sorted(tpids))} on different nodes")
         self.tpid = tpids.pop()
         self.epoch = max(replica.epoch for replica in replicas.values())
-        latest = [replica for replica in replicas.values() if replica.epoch == self.epoch]
-        self.ran_on = frozenset(snid for replica in latest for snid in replica.replicas)
-        self.latest = max(latest, key=lambda replica: (replica.version, replica.committed_end))
+        self.ran_on = frozenset(snid for replica in replicas.values() for snid in replica.replicas)
+        """Who ran it, as far as anybody here knows. A replica that only copies promises later epochs than it ever ran
+        in, so an epoch does not tell whose set was the last."""
+        ran = [replica for replica in replicas.values() if replica.replicas] or [*replicas.values()]
+        self.latest = max(ran, key=lambda replica: (replica.epoch, replica.version, replica.committed_end))
         self.longest = max(replicas.values(), key=lambda replica: (replica.committed_end, replica.damage == ""))
         self.chain = self._chain()
         self.last = self.chain[-1] if self.chain else None
