@@ -366,14 +366,12 @@ class MetadataRepository:
     def _unknown_epochs(self, report: Report) -> tuple[tuple[int, int, int], ...]:
         """What a node has promised, and was not told by this metadata: see `Snapshot.unknown_epochs`. What a restarted
         node has on disk of a seal or an unseal is the epoch, and no version."""
-        streams = self.state.streams
-        return tuple(
-            (line[0], line[1], known)
-            for line in report.lines
-            if (stream := streams.get(LogStreamID(line[0]))) is not None
-            and line[1] != stream.epoch
-            and (known := stream.known_epoch(line[1])) < line[1]
-        )
+        streams, unknown = self.state.streams, []
+        for line in report.lines:  # for every report: no generator
+            stream = streams.get(LogStreamID(line[0]))
+            if stream is not None and line[1] != stream.epoch and (known := stream.known_epoch(line[1])) < line[1]:
+                unknown.append((line[0], line[1], int(known)))
+        return tuple(unknown)
 
     def _on_fetch_cuts(self, source: Address, message: FetchCuts) -> None:
         cuts = self.history.of_stream(message.lsid, message.after, limits.MAX_CUTS_PER_REPLY)
