@@ -202,6 +202,26 @@ def test_rule5_a_node_stops_when_an_epoch_it_has_promised_is_not_known(node: Nod
     assert Branch.RULE5_METADATA_WENT_BACK in node.replica.branches
 
 
+def test_rule5_a_node_stops_when_a_version_it_has_seen_is_not_known(node: Node) -> None:
+    told = Snapshot(Term(1), Version(2000), Version(10), (), (), (), Version(9))
+    with pytest.raises(errors.ConsistencyViolation, match=r"seen version 10, but the metadata .* is at version 9"):
+        node.receive(told)
+
+
+def test_rule5_a_seal_that_leaps_is_taken_only_when_the_metadata_repository_has_listed_its_epoch(node: Node) -> None:
+    """A backup was restored. What this node has seen is to be known there, before it promises anything."""
+    leap = Seal(1, LSID, Epoch(1027), LLSN(1), GLSN(0))
+    node.receive(leap, "manager")
+    assert [reply.code for reply in node.replica.messages(ReplicaReply)] == [errors.Busy.code]
+    assert node.executor.epoch == 2
+    node.tick(0.1)
+    assert node.replica.messages(Report)[-1].ask
+    listed = StreamEnd(LSID, TOPIC, Epoch(1027), StreamStatus.SEALED, LLSN(1), GLSN(0), Version(2000))
+    node.receive(Snapshot(Term(1), Version(2000), Version(10), ((int(TOPIC), 0, 0),), (listed,)))
+    node.receive(leap, "manager")
+    assert node.executor.epoch == 1027
+
+
 def test_rule5_an_older_snapshot_that_lists_an_older_epoch_is_no_reason_to_stop(node: Node) -> None:
     """It was sent before the seal that the replica has heard of from the manager."""
     node.receive(Seal(1, LSID, Epoch(3), LLSN(1), GLSN(0)))

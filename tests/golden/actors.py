@@ -7,6 +7,7 @@ is read at once, and so is a replica made, removed or made anew.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from itertools import count
 
@@ -32,9 +33,12 @@ from varlog.core.metarepo import MetadataRepository, Role
 from varlog.core.metastate import AnyEntry, decode_entry
 from varlog.core.proving import Outcome, Prover
 from varlog.core.replicalog import CopiedPart
+from varlog.core.restoring import go_on_above
 from varlog.core.storagenode import StorageNode
 from varlog.core.store import ReadOutcome, ReadResult, entry_key
+from varlog.metarepo import backup
 from varlog.metarepo.journal import Journal, JournalOptions
+from varlog.metarepo.offline import OfflineStore
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Content, FileImage, Image, NameKind, Write, apply
 from varlog.storage.copying import base_of
@@ -78,6 +82,17 @@ def lose_power(disk: SimDisk, lost: Collection[int] | None) -> tuple[SimDisk, in
     }
     directories = frozenset(path for path, target in names.items() if target is NameKind.DIRECTORY and path != "/")
     return SimDisk.from_image(Image(directories, files)), writes
+
+
+def _drive(journal: Journal) -> bool:
+    """Carry out what a journal was asked; whether there was anything."""
+    busy = False
+    while (group := journal.take()) is not None:
+        busy = True
+        journal.write(group)
+        journal.sync(group)
+        journal.finish(group)
+    return busy
 
 
 class StorageNodeActor:
@@ -320,6 +335,24 @@ class MetadataActor:
         self.sync()
         self.alive = True
 
+    def restore(self, seconds: int) -> None:
+        """What is on the disk is put back as a backup that was made so many seconds ago."""
+        journal = Journal.open(self.disk, "/metadata", CID, JournalOptions(nonce=lambda: next(self._nonces)))
+
+        def drive() -> None:
+            _drive(journal)
+
+        store = OfflineStore("metadata", journal, drive, CID)
+
+        async def put() -> None:
+            taken = await backup.take(store, 0)
+            checkpoint = backup.checkpoint_of(taken.keys)
+            go_on_above(checkpoint.state, seconds)
+            await backup.put(store, checkpoint, taken.term, replace=True)
+
+        asyncio.run(put())
+        journal.close()
+
     def _send(self, address: Address, message: Message) -> None:
         if self.alive:
             self._send_on(address, message)
@@ -336,13 +369,7 @@ class MetadataActor:
 
     def sync(self) -> bool:
         """Carry what the journal has staged to the disk; whether there was anything."""
-        busy = False
-        while (group := self._journal.take()) is not None:
-            busy = True
-            self._journal.write(group)
-            self._journal.sync(group)
-            self._journal.finish(group)
-        return busy
+        return _drive(self._journal)
 
     def entries(self, after: int) -> list[tuple[int, AnyEntry]]:
         """The decisions after a version."""

@@ -335,11 +335,16 @@ class Stage:
         self._backups[actor] = self._actor(actor).disk.image()
         self._trace.append(f"{actor}: its disk is copied")
 
-    def do_restore(self, actor: str) -> None:
-        """SN or mr: the process dies, and the copy of its disk is put in its place."""
+    def do_restore(self, actor: str, how: str = "") -> None:
+        """SN or mr [after=SECONDS]: the process dies, and the copy of its disk is put in its place. Of the metadata
+        repository, with a time, it is put back as a backup that is so old."""
         self.do_crash(actor)
         self._actor(actor).disk = SimDisk.from_image(self._backups[actor])
-        self._trace.append(f"{actor}: the copy is put in the place of its disk")
+        if how:
+            self._mr.restore(int(how.removeprefix("after=")))
+            self._trace.append(f"{actor}: the copy is restored as a backup")
+        else:
+            self._trace.append(f"{actor}: the copy is put in the place of its disk")
 
     def _actor(self, actor: Address) -> StorageNodeActor | MetadataActor:
         return self._mr if actor == METADATA_REPOSITORY else self._nodes[actor]

@@ -28,6 +28,7 @@ STORIES = (
     "lost_range",
     "missed_cuts",
     "move",
+    "old_backup",
     "old_metadata",
     "partial_commit",
     "primary_fails",

@@ -36,7 +36,8 @@ METADATA_RESTORE: Final = Page(
 
 The store must be empty, unless --replace is given. No metadata repository may
 run on it. Leadership is raised above all that the backup and the store have
-known, so that none of before can go on.
+known, so that none of before can go on. Versions and the epochs of log streams
+go on far above the backup's, so that none is given out twice.
 
 If decisions were made since the backup was taken, storage nodes that have seen
 them stop, with a message; nothing they hold is changed. Then stop everything,

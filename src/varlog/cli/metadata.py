@@ -21,6 +21,7 @@ from varlog.cli.output import Column, Output, size_of
 from varlog.core import rebuilding, surveys
 from varlog.core.metastate import Checkpoint
 from varlog.core.rebuilding import Loose, Rebuilt, Wishes
+from varlog.core.restoring import go_on_above
 from varlog.core.surveys import NodeSurvey
 from varlog.errors import DirectoryLocked, InvalidArgument, StoreUnavailable
 from varlog.metarepo import backup, checkedfile, offline
@@ -129,6 +130,7 @@ async def restore_metadata(
     taken = checkedfile.read(OSFileSystem(), file, backup.KIND, Backup)
     owner = cid or taken.cid or FIRST_CLUSTER
     checkpoint = backup.checkpoint_of(taken.keys)
+    go_on_above(checkpoint.state, int(time.time()) - taken.time)
     await _put(etcd, store, owner, checkpoint, taken.term, Output(json=json), replace=replace)
 
 

@@ -69,6 +69,7 @@ def _stream_info(s: Stream) -> StreamInfo:
         s.leaving,
         s.lost_begin,
         GLSN(s.last_glsn + 1) if s.lost_begin else GLSN(0),
+        s.skipped,
     )
 
 
@@ -84,7 +85,8 @@ def snapshot(
     ends = tuple(StreamEnd(s.lsid, s.tpid, s.epoch, s.status, s.llsn_end, s.last_glsn, s.touched) for s in streams)
     topics = [state.topics[tpid] for tpid in sorted({end.tpid for end in ends})]
     watermarks = tuple((int(topic.tpid), int(topic.hwm), int(topic.trim)) for topic in topics)
-    return Snapshot(term, state.version, reported, watermarks, ends, unknown)
+    known = state.known_version(reported)
+    return Snapshot(term, state.version, reported, watermarks, ends, unknown, known)
 
 
 def decided(state: MetadataState, request: int, message: Message, entry: AnyEntry | None) -> Decided:

@@ -326,7 +326,7 @@ class MetadataRepository:
             return
         node.seq = report.seq
         node.address = source
-        if report.version > self.state.version or self._unknown_epochs(report):
+        if self._is_unknown(report):
             if not node.is_ahead:
                 self._on_node_ahead(report, node)
             return
@@ -352,7 +352,7 @@ class MetadataRepository:
                 return
             if not leads(outcome, led):
                 self._fenced()
-            elif report.version > self.state.version or self._unknown_epochs(report):
+            elif self._is_unknown(report):
                 self._send_snapshot(report, node)
 
         self._store.read([LEADER_KEY], on_read)
@@ -362,6 +362,11 @@ class MetadataRepository:
         lsids = {line[0] for line in report.lines}
         streams = [s for s in self.state.streams.values() if s.lsid in lsids or report.snid in s.replicas]
         self._audience.tell_state(node, streams, report.version, self._unknown_epochs(report))
+
+    def _is_unknown(self, report: Report) -> bool:
+        """Whether a node tells of what this metadata never gave out."""
+        version = report.version
+        return self.state.known_version(version) < version or bool(self._unknown_epochs(report))
 
     def _unknown_epochs(self, report: Report) -> tuple[tuple[int, int, int], ...]:
         """What a node has promised, and was not told by this metadata: see `Snapshot.unknown_epochs`. What a restarted

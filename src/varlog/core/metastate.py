@@ -16,6 +16,7 @@ import msgspec
 
 from varlog import errors
 from varlog.core import invariants
+from varlog.core.gaps import last_known
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Range
 from varlog.core.projection import Projection
@@ -306,10 +307,12 @@ class Stream(msgspec.Struct, array_like=True):
     leaving: StorageNodeID = StorageNodeID(0)
     lost_begin: GLSN = GLSN(0)
     """What it had from here to `last_glsn` is lost; 0 if nothing is. It is held for good then."""
+    skipped: tuple[tuple[Epoch, Epoch], ...] = ()
+    """The epochs that it came from and went to when a backup was restored: see `restoring`."""
 
     def known_epoch(self, epoch: int) -> Epoch:
         """The last epoch up to this one that it was ever in: this one itself, unless somebody else gave it out."""
-        return min(Epoch(epoch), self.epoch)
+        return Epoch(last_known(epoch, self.epoch, self.skipped))
 
     def follow_set(self, replicas: tuple[StorageNodeID, ...], volumes: tuple[str, ...]) -> None:
         """Take on another set, with the volumes that are known."""
@@ -333,6 +336,12 @@ class MetadataState(msgspec.Struct):
     """Which start of the sequencer that listens there registered last; who did so last is last."""
     registers: dict[TopicID, Register] = {}
     """Of topics that have had transactions."""
+    skipped: tuple[tuple[Version, Version], ...] = ()
+    """The versions that it came from and went to when a backup was restored: see `restoring`."""
+
+    def known_version(self, version: Version) -> Version:
+        """The last version up to this one that it was ever at: this one itself, unless somebody else gave it out."""
+        return Version(last_known(version, self.version, self.skipped))
 
     def apply(self, version: Version, entry: AnyEntry) -> None:
         """Take one step."""

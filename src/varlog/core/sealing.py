@@ -16,6 +16,7 @@ from varlog.core.address import Address
 from varlog.core.branches import Branch
 from varlog.core.context import LogStreamContext
 from varlog.core.dedup import Fate
+from varlog.core.gaps import EPOCHS_SKIPPED
 from varlog.core.invariants import Invariant
 from varlog.core.messages import AppendReply, Seal, Unseal
 from varlog.core.pending import Question
@@ -31,6 +32,9 @@ class Sealing(LogStreamContext):
         """M5: stop at the last committed LSN the metadata repository has fixed."""
         if not self.healthy:  # it can promise nothing, and it takes nothing either
             self._reply(source, message.request, self.fault)
+            return
+        if self.skips(message.epoch):
+            self._reply(source, message.request, errors.Busy.code)
             return
         running = self.state is RUNNING
         if message.epoch < self.epoch or (message.epoch == self.epoch and running):
@@ -53,6 +57,11 @@ class Sealing(LogStreamContext):
             self.seal_point = message.llsn_end
             self._reach_seal_point()
         self._reply_when_promised(source, message.request)
+
+    def skips(self, epoch: Epoch) -> bool:
+        """Whether an epoch is so far above those that this replica knows of that a backup was restored. Then the
+        metadata repository has to list it first: it would not if it lacked what this replica has seen (rule 5)."""
+        return self.epoch > 0 and epoch - max(self.epoch, self.listed_epoch) >= EPOCHS_SKIPPED // 2
 
     def _promise_seal(self, epoch: Epoch, llsn_end: LLSN) -> None:
         # A batch across the seal point can only be one of an epoch after which the log went on without this replica: it

@@ -16,6 +16,7 @@ import msgspec
 
 from varlog import errors
 from varlog.core.address import METADATA_REPOSITORY, Address
+from varlog.core.gaps import last_known
 from varlog.core.messages import Message, ReplicaInfo, SealStream, StreamInfo
 from varlog.core.reconfiguring import Change
 from varlog.core.world import Memory, Sight, World
@@ -175,10 +176,11 @@ def replicas(count: int) -> str:
 
 def seen_later(later: Mapping[StorageNodeID, Epoch], stream: StreamInfo) -> str:
     """That nodes have seen epochs that the metadata does not know of (`World.later`), in a clause."""
-    has = "has" if len(later) == 1 else "have"
+    has, latest = "has" if len(later) == 1 else "have", max(later.values())
+    known = last_known(latest, stream.epoch, stream.skipped)
     return (
-        f"{nodes(sorted(later))} {has} seen epoch {max(later.values())} of it, and the metadata is at epoch "
-        f"{stream.epoch}: it was restored from an older state"
+        f"{nodes(sorted(later))} {has} seen epoch {latest} of it, and the metadata is at epoch {known}: it was "
+        "restored from an older state"
     )
 
 

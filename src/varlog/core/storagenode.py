@@ -219,6 +219,8 @@ class StorageNode:
         executor.on_replicate_ack(message, now)
 
     def _on_seal(self, executor: LogStreamExecutor, source: Address, message: Seal, now: float) -> None:
+        if executor.skips(message.epoch):
+            self._asks = True
         executor.seal(source, message)
         self.syncing.on_sealed(executor)
         self._fetch_if_behind(executor, now)
@@ -329,8 +331,9 @@ class StorageNode:
                     self._wake(executor)
 
     def _on_snapshot(self, message: Snapshot, now: float) -> None:
-        if message.version < message.reported_version:
-            self._stop_on_old_metadata(f"version {message.reported_version}", f"version {message.version}")
+        known_version = message.known_version or message.version
+        if known_version < message.reported_version:
+            self._stop_on_old_metadata(f"version {message.reported_version}", f"version {known_version}")
         for lsid, epoch, last in message.unknown_epochs:
             self._stop_on_old_metadata(f"epoch {epoch} of log stream {lsid}", f"epoch {last} there")
         if message.version < self.version:

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum, auto
 from typing import Final, NamedTuple
 
+from varlog.core.gaps import last_known
 from varlog.core.messages import ChainCopied, Info, Metadata, NodeInfo, ReplicaInfo, StreamInfo, TopicInfo
 from varlog.types import Epoch, LogStreamID, ReplicaState, StorageNodeID, StreamStatus, TopicID
 
@@ -207,7 +208,11 @@ class World:
     def later(self, stream: StreamInfo) -> dict[StorageNodeID, Epoch]:
         """Who has seen an epoch of a log stream that the metadata does not know of, and which."""
         known = self.replicas(stream.lsid)
-        return {snid: replica.epoch for snid, replica in known.items() if replica.epoch > stream.epoch}
+        return {
+            snid: replica.epoch
+            for snid, replica in known.items()
+            if replica.epoch != stream.epoch and last_known(replica.epoch, stream.epoch, stream.skipped) < replica.epoch
+        }
 
     def late(self, stream: StreamInfo) -> list[StorageNodeID]:
         """Who keeps a log stream that is being unsealed from running: its backups, and when all of them run its

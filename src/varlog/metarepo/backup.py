@@ -6,7 +6,8 @@ since it are replayed, so that a backup that is whole and yet makes no sense is 
 lead to, as one snapshot, in one transaction that also raises the term above every one that the backup or the store has
 known. So a crash leaves all of it or nothing, and whoever led the store before finds out with its next write.
 
-An older state than the storage nodes have seen is not noticed here: they do, and stop (rule 5).
+An older state than the storage nodes have seen is not noticed here: they do, and stop (rule 5). So that they can, what
+is restored goes on far above where the backup was: see `core.restoring`.
 """
 
 from __future__ import annotations

@@ -76,6 +76,8 @@ class StreamInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lost_begin: GLSN = GLSN(0)
     lost_end: GLSN = GLSN(0)
     """An operator has declared that what this log stream had in [lost_begin, lost_end) is lost; it stays sealed."""
+    skipped: tuple[tuple[Epoch, Epoch], ...] = ()
+    """The epochs that it came from and went to when a backup was restored: none between them is known of."""
 
 
 class Metadata(Message, frozen=True):

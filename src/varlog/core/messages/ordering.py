@@ -68,13 +68,16 @@ class Snapshot(Message, frozen=True):
     term: Term
     version: Version
     reported_version: Version
-    """The version in the report this answers: metadata that is older has gone back in time."""
+    """The version in the report this answers."""
     topics: tuple[tuple[int, int, int], ...]
     """(tpid, hwm, trim point)."""
     streams: tuple[StreamEnd, ...]
     unknown_epochs: tuple[tuple[int, int, int], ...] = ()
     """(lsid, epoch, the last one before it that is known) of log streams that the report this answers has in an epoch
     that the metadata does not know of: it has gone back in time."""
+    known_version: Version = Version(0)
+    """The last version up to the reported one that is known: an earlier one if metadata has gone back in time; 0 if
+    that is not told, and then `version` says it."""
 
 
 class FetchCuts(Message, frozen=True):
