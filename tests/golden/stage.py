@@ -40,9 +40,12 @@ from varlog.core.messages import (
     TrimTopic,
     Unseal,
 )
+from varlog.core.rebuilding import Wishes, rebuild
 from varlog.core.routing import Routing
+from varlog.errors import VarlogError
 from varlog.sim.disk import SimDisk
 from varlog.sim.medium import Image
+from varlog.storagenode.surveying import survey
 from varlog.types import GLSN, Epoch, LogStreamID, StorageNodeID, WriterID
 
 READER = "reader"
@@ -348,6 +351,19 @@ class Stage:
 
     def _actor(self, actor: Address) -> StorageNodeActor | MetadataActor:
         return self._mr if actor == METADATA_REPOSITORY else self._nodes[actor]
+
+    def do_rebuild(self, *actors: str) -> None:
+        """SN...: what metadata would be made of what these nodes, which are stopped, have on their disks."""
+        surveys = [survey(self._nodes[actor].disk, ["/volume"], None, None, 0) for actor in actors]
+        try:
+            state = rebuild(surveys, Wishes()).checkpoint.state
+        except VarlogError as error:
+            self._trace.append(f"refused: {error}")
+            return
+        for stream in state.streams.values():
+            on = ", ".join(f"sn/{snid}" for snid in stream.replicas)
+            self._trace.append(f"ls {stream.lsid} {stream.status.name} in epoch {stream.epoch} on {on}")
+        self._trace.append(f"the tail is GLSN {state.topics[TOPIC].hwm}")
 
     # Time
 

@@ -32,6 +32,7 @@ STORIES = (
     "old_metadata",
     "partial_commit",
     "primary_fails",
+    "rebuild",
     "register_node",
     "register_stream",
     "rejoin",
