@@ -365,8 +365,10 @@ class MetadataRepository:
 
     def _is_unknown(self, report: Report) -> bool:
         """Whether a node tells of what this metadata never gave out."""
-        version = report.version
-        return self.state.known_version(version) < version or bool(self._unknown_epochs(report))
+        version, state = report.version, self.state
+        if version > state.version or (state.skipped and state.known_version(version) < version):
+            return True
+        return bool(self._unknown_epochs(report))
 
     def _unknown_epochs(self, report: Report) -> tuple[tuple[int, int, int], ...]:
         """What a node has promised, and was not told by this metadata: see `Snapshot.unknown_epochs`. What a restarted
