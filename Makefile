@@ -39,7 +39,7 @@ demo: $(STAMP) ## watch a cluster be killed and come back, and Spark archive and
 BESIDE := $(MAKE) --no-print-directory
 
 .PHONY: test
-test: lint typecheck ## lint, check types, run every test, and 332 simulated clusters
+test: lint typecheck ## lint, check types, run every test, and 352 simulated clusters
 	@echo "The simulator runs beside the tests, when they wait; what it says is shown when they are done."
 	@log=$$(mktemp); $(BESIDE) simulate >"$$log" 2>&1 & simulator=$$!; \
 	trap 'kill $$simulator 2>/dev/null' INT TERM; \
@@ -57,7 +57,7 @@ simulate: $(STAMP)
 	nice -n 19 $(RUN) -m varlog sim --first-seed 524 --seeds 1 --jobs 1
 	nice -n 19 $(RUN) -m varlog sim --ordering sequencer --seeds 110 --jobs $(JOBS) --require-coverage
 	nice -n 19 $(RUN) -m varlog sim --transactions --seeds 40 --jobs $(JOBS) --require-coverage
-	nice -n 19 $(RUN) -m varlog sim --ordering sequencer --transactions --seeds 20 --jobs $(JOBS) --require-coverage
+	nice -n 19 $(RUN) -m varlog sim --ordering sequencer --transactions --seeds 40 --jobs $(JOBS) --require-coverage
 
 .PHONY: lint
 lint: $(STAMP) ## style and likely mistakes

@@ -37,9 +37,9 @@ def test_rows_are_measured_from_a_cluster_on_etcd(etcd: EtcdCluster, tmp_path: P
                 assert time.value > 0
                 assert (wrong.value, wrong.met) == (0, True)
             found = Sides(embedded, here.log, store)
-            latency = await meta_rows.latency_row(found, rounds=1, seconds=0.3)
+            latency = await meta_rows.latency_row(found, rounds=1, seconds=1.5)
             assert latency.value > 0
-            rate = await meta_rows.throughput_row(found, rounds=1, seconds=0.3, load=FEW)
+            rate = await meta_rows.throughput_row(found, rounds=1, seconds=1.5, load=FEW)
             assert rate.value > 0
             idle = await meta_rows.idle_row(store, here.log, seconds=1.0, settle=1.0)
             assert (idle.value, idle.met) == (0, True)
