@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from varlog import errors, limits
 from varlog.core import metastate as m
@@ -81,7 +81,7 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
-from varlog.types import LLSN, LogStreamID, StreamStatus, Term, Version
+from varlog.types import LLSN, StreamStatus, Term, Version
 
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
@@ -373,11 +373,11 @@ class MetadataRepository:
     def _unknown_epochs(self, report: Report) -> tuple[tuple[int, int, int], ...]:
         """What a node has promised, and was not told by this metadata: see `Snapshot.unknown_epochs`. What a restarted
         node has on disk of a seal or an unseal is the epoch, and no version."""
-        streams, unknown = self.state.streams, []
-        for line in report.lines:  # for every report: no generator
-            stream = streams.get(LogStreamID(line[0]))
-            if stream is not None and line[1] != stream.epoch and (known := stream.known_epoch(line[1])) < line[1]:
-                unknown.append((line[0], line[1], int(known)))
+        find, unknown = cast(dict[int, Stream], self.state.streams).get, []
+        for lsid, epoch, _, _, _, _ in report.lines:  # for every report: as little as can be
+            stream = find(lsid)
+            if stream is not None and epoch != stream.epoch and (known := stream.known_epoch(epoch)) < epoch:
+                unknown.append((lsid, epoch, int(known)))
         return tuple(unknown)
 
     def _on_fetch_cuts(self, source: Address, message: FetchCuts) -> None:
