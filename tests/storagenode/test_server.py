@@ -15,6 +15,7 @@ from tests.cluster.fillable import FillableFileSystem
 from tests.daemon.small import CID, Small, cluster, run, until
 from tests.storagenode.gated import GatedFileSystem
 from varlog import batch, errors, limits
+from varlog.core.executor import LogStreamExecutor
 from varlog.core.identity import boot_of
 from varlog.core.messages import (
     AddLogStream,
@@ -40,7 +41,7 @@ from varlog.core.messages import (
     TrimTopic,
     Unseal,
 )
-from varlog.core.storagenode import ReadPlan
+from varlog.core.storagenode import ReadPlan, StorageNode
 from varlog.storagenode import answering
 from varlog.storagenode.answering import READS_PER_TURN
 from varlog.storagenode.writing import INLINE_BYTES
@@ -247,16 +248,22 @@ def test_a_flood_of_reads_is_served_in_turn_and_bounded(tmp_path: Path) -> None:
     run(main())
 
 
+def overheard(small: Small, monkeypatch: pytest.MonkeyPatch) -> tuple[StorageNode, LogStreamExecutor, list[Message]]:
+    """The first node, its only replica, and what it says from now on, which nobody else hears."""
+    node = small.nodes[1].node
+    (executor,) = node.executors
+    sent: list[Message] = []
+    monkeypatch.setattr(node, "_send", lambda _, message: sent.append(message))
+    return node, executor, sent
+
+
 def test_reads_that_take_long_leave_the_others_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "TURN_SECONDS", 0)
 
     async def main() -> None:
         async with cluster(tmp_path, nodes=1) as small:
             await small.append(b"x")
-            node = small.nodes[1].node
-            (executor,) = node.executors
-            sent: list[Message] = []
-            monkeypatch.setattr(node, "_send", lambda _, message: sent.append(message))
+            node, executor, sent = overheard(small, monkeypatch)
             node.reads += [ReadPlan("nobody", scan(request), executor, GLSN(2), GLSN(1)) for request in (1, 2, 3)]
             small.nodes[1]._answering.do_some()
             assert [reply.request for reply in sent if isinstance(reply, ScanReply)] == [1]
@@ -273,10 +280,7 @@ def test_a_read_of_what_was_opened_anew_since_is_refused(tmp_path: Path, monkeyp
     async def main() -> None:
         async with cluster(tmp_path, nodes=1) as small:
             await small.append(b"x")
-            node = small.nodes[1].node
-            (executor,) = node.executors
-            sent: list[Message] = []
-            monkeypatch.setattr(node, "_send", lambda _, message: sent.append(message))
+            node, executor, sent = overheard(small, monkeypatch)
             node.reads.append(ReadPlan("nobody", scan(1), copy(executor), GLSN(2), GLSN(1)))
             small.nodes[1]._answering.do_some()
             monkeypatch.undo()

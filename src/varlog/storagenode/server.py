@@ -297,10 +297,8 @@ class StorageNodeServer:
         self.peers.hold()  # until `on_turn`
         try:
             self.node.on_appends(source, appends, self._loop.time())
-        except errors.ConsistencyViolation as error:
-            self._fail(error)
-        except errors.InvalidArgument as error:
-            raise errors.ProtocolError(str(error)) from error
+        except errors.VarlogError as error:
+            self._on_raised(error)
 
     def _on_metadata_message(self, message: Message) -> None:
         if isinstance(message, Metadata):
@@ -316,10 +314,17 @@ class StorageNodeServer:
         self.peers.hold()  # until `on_turn`
         try:
             self.node.on_message(source, message, self._loop.time())
-        except errors.ConsistencyViolation as error:
+        except errors.VarlogError as error:
+            self._on_raised(error)
+
+    def _on_raised(self, error: errors.VarlogError) -> None:
+        """By the core, of what was received: it makes no sense, or contradicts what is committed."""
+        if isinstance(error, errors.ConsistencyViolation):
             self._fail(error)
-        except errors.InvalidArgument as error:
+        elif isinstance(error, errors.InvalidArgument):
             raise errors.ProtocolError(str(error)) from error
+        else:
+            raise error
 
     def _on_hosted(self, source: Address, message: Message) -> None:
         """What is about more than the protocol: volumes, connections."""
