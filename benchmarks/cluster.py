@@ -98,15 +98,16 @@ async def run(directory: Path, tell: Progress) -> tuple[list[Row], Results]:
     gc.freeze()  # what the benchmark has imported is not the client's
     tell("bare frames")
     rows = await bare_frames.measure()
-    tell("latency on slower disks")
-    slower = [await slower_disk.latency_row(directory, seconds) for seconds in slower_disk.SLOWER]
+    tell("latency on slower disks, and with layouts of their own")
+    others = [await slower_disk.latency_row(directory, seconds) for seconds in slower_disk.SLOWER]
+    others.append(await cluster_rows.own_layouts_row(directory))
     async with AsyncExitStack() as stack:
         echo_address = stack.enter_context(bare_frames.echo_server())
         tell("starting the cluster")
         cluster = await stack.enter_async_context(LocalCluster(directory / "cluster"))
         one = await stack.enter_async_context(varlog.connect(cluster.path, timeout=TIMEOUT))
         measured, results, gigabytes = await loads(cluster, one, Limits(directory, echo_address), tell)
-        rows += [*measured, *slower, cluster_rows.memory_row(cluster)]
+        rows += [*measured, *others, cluster_rows.memory_row(cluster)]
         tell(f"idling for {IDLE_SECONDS:g} s")
         await asyncio.sleep(REST_SECONDS)
         rows.append(await cluster_rows.idle_row(cluster, IDLE_SECONDS))

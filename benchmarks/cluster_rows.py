@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+import varlog
 from benchmarks import cluster_load, disk_limits
 from benchmarks.bare_frames import calls_per_second
 from benchmarks.cluster_load import Appended, Load, Region
@@ -253,6 +254,31 @@ async def latency_rows(place: Place) -> list[Row]:
             f"from append to subscriber p50 {delivered.after_append.p50 * 1e3:.2f} ms",
         ),
     ]
+
+
+async def lone_latency_row(
+    name: str, cluster: LocalCluster, directory: Path, rounds: int = ROUNDS, measured: float = SECONDS / 2
+) -> Row:
+    """As `latency-c1`, of a cluster that is there for this row alone."""
+    async with cluster, varlog.connect(cluster.path) as log:
+
+        async def value() -> float:
+            return (await cluster_load.append_for(log, Load(100, 1, 1), measured)).p50 * 1e3
+
+        async def limit() -> float:
+            return disk_limits.fdatasync_seconds(directory) * 1e3
+
+        return against_limit(name, "ms", await between(value, limit, rounds), "fdatasync", "<=", 5)
+
+
+async def own_layouts_row(directory: Path, rounds: int = ROUNDS, measured: float = SECONDS / 2) -> Row:
+    """The same where every daemon has a memory layout of its own, as if started by hand (`varlog.layout`)."""
+    name = "latency-c1-own-layouts"
+    cluster = LocalCluster(directory / name)
+    for daemon in cluster.daemons:
+        daemon.shares_layout = False
+    row = await lone_latency_row(name, cluster, directory, rounds, measured)
+    return replace(row, op=None, target=None, note="every daemon with a memory layout of its own")
 
 
 async def read_rows(place: Place, one: Region, four: Region) -> list[Row]:

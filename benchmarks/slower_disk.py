@@ -16,11 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import varlog
-from benchmarks import cluster_load, disk_limits
-from benchmarks.cluster_load import Load
-from benchmarks.cluster_rows import SECONDS, between
-from benchmarks.harness import Row, against_limit
+from benchmarks.cluster_rows import SECONDS, lone_latency_row
+from benchmarks.harness import Row
 from varlog.daemon import child
 from varlog.processes import Daemon, LocalCluster
 
@@ -68,15 +65,7 @@ async def latency_row(directory: Path, seconds: float, rounds: int = 3, measured
     """One append at a time, against a sync, both so many seconds slower."""
     name = f"latency-c1-slower-{seconds * 1e3:g}ms"
     with slower(seconds):
-        async with SlowerCluster(directory / name, seconds) as cluster, varlog.connect(cluster.path) as log:
-
-            async def value() -> float:
-                return (await cluster_load.append_for(log, Load(100, 1, 1), measured)).p50 * 1e3
-
-            async def limit() -> float:
-                return disk_limits.fdatasync_seconds(directory) * 1e3
-
-            return against_limit(name, "ms", await between(value, limit, rounds), "fdatasync", "<=", 5)
+        return await lone_latency_row(name, SlowerCluster(directory / name, seconds), directory, rounds, measured)
 
 
 def main() -> int:

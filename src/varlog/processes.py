@@ -26,9 +26,11 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Final, Self
 
+from varlog import layout
 from varlog.children import SECONDS, Child, hold_port
 from varlog.client.administering import Admin, admin
 from varlog.client.cluster import CLUSTER_FILE, DEFAULT_TOPIC, ClusterFile, write_file
@@ -59,6 +61,8 @@ class Daemon(Child):
         """What options cannot say."""
         self.cwd: Path | None = None
         """Where it runs, if not where its starter does."""
+        self.shares_layout = True
+        """Its memory is laid out as that of the others: see `varlog.layout`."""
 
     @property
     def address(self) -> str:
@@ -103,7 +107,7 @@ class Daemon(Child):
     def _spawn(self, ready_fd: int) -> subprocess.Popen[bytes]:
         flags = [word for key, value in self.options.items() for word in (f"--{key.replace('_', '-')}", value)]
         command = [*self.command(), "start", *flags, *self.flags, "--ready-fd", str(ready_fd)]
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, layout.shared() if self.shares_layout else nullcontext():
             return subprocess.Popen(
                 command, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[ready_fd]
             )

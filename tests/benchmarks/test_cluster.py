@@ -12,7 +12,7 @@ import pytest
 import varlog
 from benchmarks import bare_frames, cluster_load, cluster_matrix, cluster_processes, disk_limits, harness, slower_disk
 from benchmarks.cluster_load import Appended, Calls, Load, Region
-from benchmarks.cluster_rows import between
+from benchmarks.cluster_rows import between, own_layouts_row
 from varlog.client.log import Log
 from varlog.errors import VarlogError
 
@@ -139,3 +139,10 @@ def test_daemons_and_limit_are_on_the_same_slower_disk(tmp_path: Path) -> None:
     assert row.limit >= 5
     assert row.value >= 10
     assert os.fdatasync is usual
+
+
+def test_daemons_with_layouts_of_their_own_are_measured_as_the_others_are(tmp_path: Path) -> None:
+    row = asyncio.run(own_layouts_row(tmp_path, rounds=1, measured=0.5))
+    assert row.limit is not None
+    assert row.ratio == pytest.approx(row.value / row.limit)
+    assert row.met is None
