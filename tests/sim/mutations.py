@@ -255,14 +255,17 @@ def _fastest_replica_decides(patch: pytest.MonkeyPatch) -> None:
 
 def _reported_before_synced(patch: pytest.MonkeyPatch) -> None:
     """A batch is reported as soon as it is staged."""
-    genuine = LogStreamExecutor._store_run
+    for name in ("_store", "_store_run"):
+        _report_after(patch, name, getattr(LogStreamExecutor, name))
 
-    def store_run(self: LogStreamExecutor, *args: Any) -> None:
+
+def _report_after(patch: pytest.MonkeyPatch, name: str, genuine: Callable[..., None]) -> None:
+    def store(self: LogStreamExecutor, *args: Any) -> None:
         genuine(self, *args)
         self.durable_end = self.end
         self.changed = True
 
-    patch.setattr(LogStreamExecutor, "_store_run", store_run)
+    patch.setattr(LogStreamExecutor, name, store)
 
 
 def _restarted_primary_runs_on(patch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from collections.abc import Sequence as Seq
 
 from varlog.core.address import Address
 from varlog.core.messages import AppendReplies, AppendReply
@@ -11,9 +12,15 @@ from varlog.types import GLSN, LLSN, CommitContext, LogStreamID
 
 
 def acknowledgements(
-    lsid: LogStreamID, batches: Iterable[Pending], cc: CommitContext, replicas: int, synced: bool
+    lsid: LogStreamID, batches: Seq[Pending], cc: CommitContext, replicas: int, synced: bool
 ) -> Iterator[tuple[Address, AppendReply | AppendReplies]]:
     """The answers to those who wait for the batches of a cut."""
+    if len(batches) == 1:
+        (batch,) = batches
+        for source, request in batch.waiters:
+            llsn, count = batch.llsn, batch.count
+            yield source, AppendReply(request, lsid, 0, cc.epoch, cc.glsn_begin, llsn, count, replicas, synced)
+        return
     waiting: dict[Address, list[tuple[int, LLSN, int]]] = {}
     for batch in batches:
         for source, request in batch.waiters:

@@ -29,7 +29,7 @@ from varlog.core.branches import Branch
 from varlog.core.dedup import Fate, Record
 from varlog.core.invariants import Invariant
 from varlog.core.messages import Append, AppendReply, Replicate, ReplicateAck
-from varlog.core.pending import Pending, Question, appended, replicated
+from varlog.core.pending import Pending, Question, appended, appended_alone, replicated, replicated_alone
 from varlog.core.sealing import Sealing
 from varlog.core.states import RUNNING, SEALING
 from varlog.types import GLSN, LLSN, CommitContext, Epoch, Sequence, StorageNodeID, Version
@@ -65,7 +65,11 @@ class LogStreamExecutor(Sealing):
         if self._pending.is_full(header.length):
             self._refuse(source, message, errors.Busy.code)
             return
-        self._append_run(source, (message,), (header,), now)
+        batch, backups = message.batch, self._backups
+        stored = appended_alone(self.end, source, message, header, keeps=backups is not None)
+        self._store(stored, batch, header)
+        if backups is not None:
+            backups.replicate((stored,), now)
 
     def append_all(self, source: Address, messages: Seq[Append], headers: Seq[BatchHeader], now: float) -> None:
         """As `append` of one after another. Those that follow the one before are new if that is, and taken together."""
@@ -87,14 +91,19 @@ class LogStreamExecutor(Sealing):
         if self._backups is not None:
             self._backups.replicate(run, now)
 
+    def _store(self, batch: Pending, content: bytes | memoryview, header: BatchHeader) -> None:
+        """A batch that comes alone."""
+        llsn, count = batch.llsn, batch.count
+        self._staging.batch(llsn, self.epoch, batch.prev_sequence, content, header)
+        self.bytes += self._pending.add(batch)
+        self.batches += 1
+        self.end = LLSN(llsn + count)
+        self.entries += count
+
     def _store_run(self, run: Seq[Pending], batches: Seq[bytes | memoryview], headers: Seq[BatchHeader]) -> None:
         begin, last = self.end, run[-1]
-        if len(run) == 1:
-            self._staging.batch(begin, self.epoch, last.prev_sequence, batches[0], headers[0])
-            self.bytes += self._pending.add(last)
-        else:
-            self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
-            self.bytes += self._pending.add_run(run)
+        self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
+        self.bytes += self._pending.add_run(run)
         self.batches += len(run)
         self.end = end = LLSN(last.llsn + last.count)
         self.entries += end - begin
@@ -149,7 +158,13 @@ class LogStreamExecutor(Sealing):
             return
         if self._promise is not None:
             return  # the primary sends it again, or gives up
-        if message.llsn == self.end and self._pending.takes([header[0] for header in headers]):
+        if message.llsn != self.end:
+            self._store_some(source, message, headers)
+        elif len(headers) == 1 and not self._pending.is_full(headers[0][0]):
+            header = headers[0]
+            stored = replicated_alone(self.end, message.epoch, message.prev_sequences[0], header)
+            self._store(stored, message.batches[0], header)
+        elif self._pending.takes([header[0] for header in headers]):
             run = replicated(self.end, message.epoch, message.prev_sequences, headers)
             self._store_run(run, message.batches, headers)
         else:

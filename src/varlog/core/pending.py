@@ -41,6 +41,12 @@ class Pending(msgspec.Struct, gc=False, eq=False):
         return LLSN(self.llsn + self.count)
 
 
+def replicated_alone(llsn: LLSN, epoch: Epoch, prev_sequence: Sequence, header: BatchHeader) -> Pending:
+    """A batch that a backup stores at `llsn`."""
+    size, _, _, _, count, _, writer_id, sequence, _, _ = header
+    return Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size)
+
+
 def replicated(
     llsn: LLSN, epoch: Epoch, prev_sequences: Iterable[Sequence], headers: Iterable[BatchHeader]
 ) -> list[Pending]:
@@ -51,6 +57,14 @@ def replicated(
         run.append(Pending(llsn, count, epoch, writer_id, sequence, prev_sequence, size))
         llsn = LLSN(llsn + count)
     return run
+
+
+def appended_alone(llsn: LLSN, source: Address, message: Append, header: BatchHeader, keeps: bool) -> Pending:
+    """A batch that a primary stores at `llsn`, with who waits for it."""
+    size, _, _, _, count, _, writer_id, sequence, _, _ = header
+    batch = message.batch if keeps else None
+    waiters = ((source, message.request),)
+    return Pending(llsn, count, message.epoch, writer_id, sequence, message.prev_sequence, size, batch, waiters)
 
 
 def appended(

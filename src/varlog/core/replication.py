@@ -28,12 +28,10 @@ class Replicable(Protocol):
     """A stored batch as the primary keeps it."""
 
     llsn: LLSN
+    count: int
     prev_sequence: Sequence
     size: int
     batch: bytes | memoryview | None
-
-    @property
-    def end(self) -> LLSN: ...
 
 
 class _Backup:
@@ -71,12 +69,13 @@ class Backups:
                 if backup.durable_end == end:  # nothing was outstanding: the waiting starts here
                     backup.heard = backup.sent = now
         self._unsent += batches
-        self._end = batches[-1].end
+        last = batches[-1]
+        self._end = LLSN(last.llsn + last.count)
 
     def flush(self) -> None:
         """Send what is new to every backup, as few messages as it takes."""
         unsent, self._unsent = self._unsent, []
-        for message in self._messages(unsent):
+        for message in self._messages(unsent) if len(unsent) != 1 else (self._alone(unsent[0]),):
             for backup in self._backups.values():
                 self._send(backup.address, message)
 
@@ -135,6 +134,10 @@ class Backups:
             size += batch.size
         if run:
             yield self._message(run)
+
+    def _alone(self, batch: Replicable) -> Replicate:
+        assert batch.batch is not None, "the primary keeps what it may have to send again"
+        return Replicate(self._lsid, self._epoch, batch.llsn, (batch.prev_sequence,), (batch.batch,))
 
     def _message(self, run: list[Replicable]) -> Replicate:
         # The primary keeps what it may have to send again, so every batch of a run has its bytes.

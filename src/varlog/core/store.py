@@ -200,15 +200,15 @@ def check_txn(txn: Txn, max_value_bytes: int) -> None:
         raise InvalidArgument(
             f"a transaction has at most {limits.METADATA_TXN_OPERATIONS} compares, and as many writes"
         )
-    written = {put.key for put in puts}
-    written.update(deletes)
+    written = set(deletes)
+    for key, value, _ in puts:
+        written.add(key)
+        if len(value) > max_value_bytes:
+            raise InvalidArgument(f"the value of {key} exceeds {max_value_bytes} bytes")
     if len(written) != len(puts) + len(deletes):
         raise InvalidArgument("a transaction writes a key at most once")
     if "" in written:
         raise InvalidArgument("a key is not empty")
-    for put in puts:
-        if len(put.value) > max_value_bytes:
-            raise InvalidArgument(f"the value of {put.key} exceeds {max_value_bytes} bytes")
 
 
 def check_ttl(ttl: int) -> None:

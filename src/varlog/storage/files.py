@@ -107,15 +107,21 @@ class OSFile:
         return b"".join(parts)
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        if len(buffers) > _FEW and sum(map(len, buffers)) < _SMALL * len(buffers):
+        if len(buffers) <= _FEW:
+            self._write(buffers, offset)
+            return
+        if sum(map(len, buffers)) < _SMALL * len(buffers):
             buffers = [b"".join(buffers)]
         for start in range(0, len(buffers), _IOV_MAX):
-            chunk = buffers[start : start + _IOV_MAX]
-            wanted = sum(map(len, chunk))
-            written = os.pwritev(self._fd, chunk, offset)
-            if written < wanted:
-                self._write_rest(b"".join(chunk)[written:], offset + written)
-            offset += wanted
+            offset += self._write(buffers[start : start + _IOV_MAX], offset)
+
+    def _write(self, buffers: Sequence[Buffer], offset: int) -> int:
+        """As many as the kernel gathers in one call; how many bytes they have."""
+        wanted = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, offset)
+        if written < wanted:
+            self._write_rest(b"".join(buffers)[written:], offset + written)
+        return wanted
 
     def _write_rest(self, rest: bytes, offset: int) -> None:
         view = memoryview(rest)

@@ -509,9 +509,10 @@ class StorageNodeServer:
         self._is_settling, self._is_settled = False, True
         if self._is_stopping:
             return
-        if self._answering or self.node.has_news:
+        node = self.node
+        if node.reads or node.chains.reads or node.has_news:
             self._tell_others()
-        self.node.stage()
+        node.stage()
         urgent = [replica for replica in self.replicas if replica.storage.urgent_bytes is not None]
         if not urgent:
             return

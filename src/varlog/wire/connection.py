@@ -268,10 +268,11 @@ class Connection(asyncio.BufferedProtocol):
             self.close(error)
             if self._handshake is None:
                 self._receiver.on_turn(self)  # it may have had messages before the one that was wrong
-        if self._borrowed and not reader.partial:
+        if reader.partial:
+            if not self.closed:
+                self._on_partial()
+        elif self._borrowed:
             self._give_back()
-        elif reader.partial and not self.closed:
-            self._on_partial()
 
     def _on_partial(self) -> None:
         wanted = self._reader.wanted

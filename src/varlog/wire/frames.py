@@ -55,6 +55,7 @@ class FrameReader:
         "_table",
         "frames",
         "halted",
+        "partial",
         "received",
         "wanted",
     )
@@ -69,6 +70,8 @@ class FrameReader:
         self._crc = self._begun = 0
         self.halted = False
         """Set by whoever handles a message, to be given no further one."""
+        self.partial = False
+        """Whether a frame has begun and is not complete."""
         self.wanted = 0
         """How much memory the frame that comes next needs (`begin_large`); nothing can be received until then."""
         self.received = 0
@@ -88,11 +91,7 @@ class FrameReader:
         self._store = memoryview(b"")
         self._large = None
         self._end = 0
-
-    @property
-    def partial(self) -> bool:
-        """Whether a frame has begun and is not complete."""
-        return self._end > 0 or self._large is not None
+        self.partial = False
 
     @property
     def held(self) -> int:
@@ -101,9 +100,9 @@ class FrameReader:
 
     def buffer(self) -> memoryview:
         """Where the next bytes go."""
-        if self._large is not None:
-            return self._large[self._filled :]
-        return self._store[self._end :] if self._end else self._store
+        if not self.partial:
+            return self._store
+        return self._store[self._end :] if self._large is None else self._large[self._filled :]
 
     def advance(self, nbytes: int, deliver: Callable[[Any, Message], None], receiver: Any) -> bool:
         """So many bytes have arrived: hand every message that is complete now to `deliver(receiver, message)`.
@@ -114,10 +113,10 @@ class FrameReader:
         self.received += nbytes
         if self._large is not None:
             return self._advance_large(nbytes, deliver, receiver)
-        table, store, unpack = self._table, self._store, _unpack_header
         end = self._end + nbytes
-        at = 0
-        while end - at >= HEADER_BYTES:
+        table, store, unpack = self._table, self._store, _unpack_header
+        at, begin = 0, HEADER_BYTES
+        while begin <= end:
             crc, length, kind = unpack(store, at)
             try:
                 least, most, decode, _ = table[kind]  # None is a TypeError
@@ -125,7 +124,6 @@ class FrameReader:
                 raise _misplaced(kind) from None
             if not least <= length <= most:
                 raise _outside(kind, length, least, most)
-            begin = at + HEADER_BYTES
             stop = begin + length
             if stop > end:
                 if stop - at > len(store):
@@ -139,7 +137,7 @@ class FrameReader:
                 raise
             except Exception as broken:
                 raise _malformed(kind, broken) from broken
-            at = stop
+            at, begin = stop, stop + HEADER_BYTES
             deliver(receiver, message)
             if self.halted:
                 break
@@ -147,8 +145,10 @@ class FrameReader:
             if at:
                 store[: end - at] = store[at:end]
             self._end = end - at
+            self.partial = True
         else:
             self._end = 0
+            self.partial = False
         if at:
             self.frames += 1
             return True
@@ -182,6 +182,7 @@ class FrameReader:
             raise ProtocolError(f"a frame of {self._filled} bytes is malformed: {broken}") from broken
         self._large = self._adopt = None
         self._filled = 0
+        self.partial = False
         self.frames += 1
         deliver(receiver, message)
         return True

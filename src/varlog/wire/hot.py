@@ -269,7 +269,8 @@ def append_replies(number: int) -> Codec:
 def replicate(number: int) -> Codec:
     pack, unpack, head = fixed_part(Replicate)
     each = 8 + 4
-    unpack_one = Struct("<QI").unpack_from
+    one = Struct("<QI")
+    pack_one, unpack_one = one.pack, one.unpack_from
     most, most_bytes = limits.REPLICATE_BATCHES, limits.MAX_BATCH_BYTES
     # The last small message and its frame: it goes to every backup, and is packed once. They are one tuple, so that
     # loops in several threads can never take a message for another.
@@ -282,13 +283,15 @@ def replicate(number: int) -> Codec:
             out(frame)
             return len(frame)
         batches = message.batches
-        lengths = list(map(len, batches))
-        n, size = len(batches), sum(lengths)
+        n, size = len(batches), sum(map(len, batches))
         if n > most or size > most_bytes:
             raise BatchTooLarge(f"{n} batches of {size} bytes; a message holds at most {most} of {most_bytes} in all")
         body = head + n * each + size
         fixed = pack(body, number, 0, message.lsid, message.epoch, message.llsn, n)
-        columns = struct.pack(f"<{n}Q{n}I", *message.prev_sequences, *lengths)
+        if n == 1:
+            columns = pack_one(message.prev_sequences[0], size)
+        else:
+            columns = struct.pack(f"<{n}Q{n}I", *message.prev_sequences, *map(len, batches))
         if size <= RUN_BYTES:
             frame = sealed(b"".join((fixed, columns, *batches)))
             last = (message, frame)
@@ -300,10 +303,6 @@ def replicate(number: int) -> Codec:
     def adopt(body: bytes | memoryview, begin: int, end: int) -> Message:
         lsid, epoch, llsn, n = unpack(body, begin)
         at = begin + head + n * each
-        if n == 1 and at <= end:  # of a single append, nothing more is needed
-            prev_sequence, length = unpack_one(body, begin + head)
-            if at + length == end:
-                return Replicate(lsid, epoch, llsn, (prev_sequence,), (body[at:end],))
         if not 0 < n <= most or at > end:
             raise ProtocolError(f"{n} batches in {end - begin} bytes")
         columns = struct.unpack_from(f"<{n}Q{n}I", body, begin + head)
@@ -317,8 +316,13 @@ def replicate(number: int) -> Codec:
 
     def decode(view: memoryview, begin: int, end: int) -> Message:
         """Copies the body once; large batches refer into the copy, small ones are worth one of their own."""
+        lsid, epoch, llsn, n = unpack(view, begin)
+        at = begin + head + each
+        if n == 1 and at <= end:  # what comes alone is copied alone
+            prev_sequence, length = unpack_one(view, begin + head)
+            if at + length == end:
+                return Replicate(lsid, epoch, llsn, (prev_sequence,), (view[at:end].tobytes(),))
         body = view[begin:end].tobytes()
-        n = unpack(body)[3]
         return adopt(body if len(body) <= n * SMALL_BATCH else memoryview(body), 0, end - begin)
 
     return Codec(encode, decode, adopt, head, head + each * most + most_bytes)
