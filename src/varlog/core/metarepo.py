@@ -371,18 +371,13 @@ class MetadataRepository:
         version, state = report.version, self.state
         if version > state.version or (state.skipped and state.known_version(version) < version):
             return True
-        find = cast(dict[int, Stream], state.streams).get
-        for line in report.lines:  # for every report: as little as can be
-            stream = find(line[0])
-            if stream is not None and line[1] != stream.epoch and stream.known_epoch(line[1]) < line[1]:
-                return True
-        return False
+        return bool(self._unknown_epochs(report))
 
     def _unknown_epochs(self, report: Report) -> tuple[tuple[int, int, int], ...]:
         """What a node has promised, and was not told by this metadata: see `Snapshot.unknown_epochs`. What a restarted
         node has on disk of a seal or an unseal is the epoch, and no version."""
         find, unknown = cast(dict[int, Stream], self.state.streams).get, []
-        for lsid, epoch, _, _, _, _ in report.lines:
+        for lsid, epoch, _, _, _, _ in report.lines:  # for every report: as little as can be
             stream = find(lsid)
             if stream is not None and epoch != stream.epoch and (known := stream.known_epoch(epoch)) < epoch:
                 unknown.append((lsid, epoch, int(known)))
