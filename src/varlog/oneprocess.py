@@ -40,6 +40,8 @@ NODES: Final = 3
 CID: Final = 1
 ANY_PORT: Final = "127.0.0.1:0"
 START_SECONDS: Final = 30.0
+_NO_POLL: Final = 0
+"""Whoever looks for messages here looks for everybody's, and its looking is in everybody's way."""
 _LOOK_AGAIN: Final = 0.005
 _ASK_AGAIN: Final = 0.1
 
@@ -123,6 +125,7 @@ class EmbeddedCluster:
                 listen=ANY_PORT,
                 metadata_repository=address,
                 http=None,
+                busy_poll=_NO_POLL,
             )
             self.nodes.append(await StorageNodeServer.start(node, files, self._fail, open_files))
             self._running.push_async_callback(self.nodes[-1].stop)
@@ -133,7 +136,10 @@ class EmbeddedCluster:
     async def _metadata_configs(self, secret_file: str, listen: str, etcd: bool) -> list[MetadataRepositoryConfig]:
         if not etcd:
             path = str(self.path / "metadata")
-            return [MetadataRepositoryConfig(path=path, secret_file=secret_file, listen=listen, http=None)]
+            only = MetadataRepositoryConfig(
+                path=path, secret_file=secret_file, listen=listen, http=None, busy_poll=_NO_POLL
+            )
+            return [only]
         from varlog.etcdserver import EtcdCluster, EtcdFailed  # noqa: PLC0415  # few need one
 
         try:
@@ -147,6 +153,7 @@ class EmbeddedCluster:
                 secret_file=secret_file,
                 listen=place,
                 http=None,
+                busy_poll=_NO_POLL,
             )
             for place in (listen, ANY_PORT)
         ]

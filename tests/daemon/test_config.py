@@ -55,8 +55,10 @@ def test_defaults() -> None:
     assert (node.cluster, node.snid, node.listen, node.http) == (1, None, "127.0.0.1:9091", "127.0.0.1:9191")
     assert (node.metadata_repository, node.advertise) == ("127.0.0.1:9092", None)
     assert (node.sync, node.error_if_exists, node.segment_bytes) == (True, False, limits.SEGMENT_BYTES)
+    assert node.busy_poll == 300
     repository = load(MetadataRepositoryConfig, {"path": "/p", "secret_file": "/s"})
     assert (repository.listen, repository.http) == ("127.0.0.1:9092", "127.0.0.1:9192")
+    assert repository.busy_poll == 600
     manager = load(ManagerConfig, {"secret_file": "/s"})
     assert (manager.listen, manager.http) == ("127.0.0.1:9093", "127.0.0.1:9193")
 
@@ -175,6 +177,7 @@ def test_a_key_of_another_daemon(tmp_path: Path) -> None:
         ("metadata_repository = 'h:0'", "metadata_repository is 'h:0': nobody can be reached at port 0; accepted is"),
         ("log_level = 'loud'", "log_level is 'loud': Invalid enum value 'loud'; accepted is debug, info, warning or"),
         ("log_format = 1", "log_format is 1: Expected str, got int; accepted is auto, console or json"),
+        ("busy_poll = -1", "busy_poll is -1: Expected int >= 0; accepted is microseconds, from 0 to 10000"),
         ("segment_bytes = 1", "segment_bytes is 1: Expected int >= 1024; accepted is bytes, from 1024 to 2147483648"),
     ],
 )

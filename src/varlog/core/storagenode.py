@@ -180,6 +180,11 @@ class StorageNode:
         stored = self._stored
         return (stored is None or stored.uncommitted <= 1) and self.chains.is_quiet
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether something is stored and not committed where something was last stored."""
+        return self._stored is not None and self._stored.uncommitted > 0
+
     def on_message(self, source: Address, message: Message, now: float) -> None:
         """Anything that arrives for this node."""
         handle = self._stream_handlers.get(type(message))

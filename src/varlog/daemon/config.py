@@ -219,6 +219,14 @@ _ScrubRate = Annotated[
         description="How much a node reads in a second while it looks for damage in its data, once a week; 0 is never.",
     ),
 ]
+_BusyPoll = Annotated[
+    Annotated[int, Meta(ge=0, le=10_000)],
+    Meta(
+        title="microseconds, from 0 to 10000",
+        description="How long to look for the next message before sleeping, where the last ones came as soon as that;"
+        " 0 is not at all. It makes appends that come one at a time quicker, and costs processor time.",
+    ),
+]
 _ReplaceAfter = Annotated[
     Annotated[float, Meta(ge=0, le=86400)],
     Meta(
@@ -265,6 +273,7 @@ class StorageNodeConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_
     error_if_exists: _ErrorIfExists = False
     segment_bytes: _SegmentBytes = limits.SEGMENT_BYTES
     scrub_mb_per_second: _ScrubRate = 8.0
+    busy_poll: _BusyPoll = 300
 
 
 class MetadataRepositoryConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -282,6 +291,7 @@ class MetadataRepositoryConfig(DaemonConfig, frozen=True, kw_only=True, forbid_u
     etcd_key: _EtcdKey = None
     etcd_any_version: _EtcdAnyVersion = False
     http: _Http = "127.0.0.1:9192"
+    busy_poll: _BusyPoll = 600
 
 
 class ManagerConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

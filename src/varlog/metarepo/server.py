@@ -42,6 +42,7 @@ from varlog.core.metarepo import Role as Lead
 from varlog.daemon import logs
 from varlog.daemon.config import MetadataRepositoryConfig
 from varlog.daemon.peers import Peers, answers_ping
+from varlog.daemon.polling import Polling
 from varlog.metarepo.keeping import EtcdKeeper, JournalKeeper, Keeper
 from varlog.storage.files import FileSystem
 from varlog.types import ClusterID, StorageNodeID, Version
@@ -53,6 +54,8 @@ from varlog.wire.server import Server
 
 HEARD_SECONDS: Final = 2.5
 """Who has said nothing for so long is not heard, though it may be connected."""
+FEW_ENTRIES: Final = 4
+"""A cut of no more is taken for one of an append that came alone. Where there are more, appends keep everybody busy."""
 
 _ACCEPTED: Final[dict[Role, frozenset[type[Message]]]] = {
     Role.CLIENT: frozenset[type[Message]](
@@ -94,6 +97,11 @@ class MetadataRepositoryServer:
         self._timer: asyncio.TimerHandle | None = None
         self._has_failed = False
         self._said: Leading | NotLeading | None = None
+        self._polling = Polling(self._loop, config.busy_poll)
+        self._is_quiet = False
+        """The last cut was one of few entries."""
+        self._has_cut = False
+        """There was one in this turn."""
         self._server: Server
         self.peers = Peers()
         self._heard: dict[int, float] = {}
@@ -198,8 +206,12 @@ class MetadataRepositoryServer:
     def on_turn(self, _connection: Connection) -> None:
         # Whoever has reported waits for nothing else; and so that the nodes need not wait for the end of the loop's
         # turn, what comes of it is sent at once.
+        self._polling.wake()
         self.keeper.drive()
         self.peers.release()
+        if self._is_quiet:
+            self._polling.rest(self._has_cut)
+        self._has_cut = False
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         address = self.peers.drop(connection)
@@ -214,8 +226,13 @@ class MetadataRepositoryServer:
 
     def _send(self, address: Address, message: Message) -> None:
         # Who is not there finds out what it missed when it is again (rule 5).
-        if message.__class__ is Commit:
+        if isinstance(message, Commit):
             self.peers.send_now(address, message)
+            if message.ranges and not self._has_cut:
+                self._has_cut = True
+                self._is_quiet = len(message.ranges) == 1 and message.ranges[0][4] <= FEW_ENTRIES
+                if self._is_quiet:
+                    self._polling.give_way()  # the primary, whom clients wait for, is told first
         else:
             self.peers.send(address, message)
 

@@ -14,7 +14,6 @@ sense is its sender's problem.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable
 from typing import Final
@@ -36,6 +35,7 @@ from varlog.core.messages import (
     ChainSeal,
     ChainWrite,
     ChainWritten,
+    Commit,
     Decided,
     Digest,
     FetchLog,
@@ -64,6 +64,7 @@ from varlog.core.syncing import FetchPlan, RestartPlan
 from varlog.daemon import logs
 from varlog.daemon.config import StorageNodeConfig
 from varlog.daemon.peers import Peers, answers_ping
+from varlog.daemon.polling import Polling
 from varlog.daemon.repositories import Repositories
 from varlog.storage.files import FileSystem
 from varlog.storage.group import WriteGroup
@@ -105,6 +106,8 @@ _ANSWERS: Final = frozenset[type[Message]]({AppendReply, AppendReplies, ChainWri
 """What a client waits for, and gets before anything else is done."""
 _AWAITED: Final = frozenset[type[Message]]({AppendReply, ChainWritten})
 """What a client has nothing else to do without."""
+_ORDERING: Final = frozenset[type[Message]]({Append, Replicate, Commit})
+"""After which more of them can be expected soon, if there is not much else to do."""
 _HOSTED: Final = frozenset[type[Message]](
     {AddLogStream, AdoptIdentity, RemoveLogStream, ReopenLogStream, GetInfo, GetFingerprint, Scrub, Unseal}
 )
@@ -160,6 +163,11 @@ class StorageNodeServer:
         self._appends: list[Append] = []
         """Of the read that is being taken apart, and"""
         self._appends_from: Address = ""
+        self._polling = Polling(self._loop, config.busy_poll)
+        self._is_ordering = False
+        """Something has come of an append that is under way."""
+        self._has_replicated = False
+        """Backups were sent something in this turn."""
         self._is_settling = False
         self._is_settled = False
         """Nothing has come since the last time that a turn was settled, but what is answered already."""
@@ -311,6 +319,8 @@ class StorageNodeServer:
     def _receive(self, source: Address, message: Message) -> None:
         if not self._is_active and self.node.is_news(message):
             self._wake_up()
+        if message.__class__ in _ORDERING:
+            self._is_ordering = True
         self.peers.hold()  # until `on_turn`
         try:
             self.node.on_message(source, message, self._loop.time())
@@ -352,6 +362,7 @@ class StorageNodeServer:
                 raise errors.ProtocolError(f"a storage node does not take {type(message).__name__}")
 
     def on_turn(self, _connection: Connection) -> None:
+        self._polling.wake()
         if self._is_settled:
             return
         if self._appends:
@@ -359,8 +370,11 @@ class StorageNodeServer:
         self.peers.release()
         if self.node.is_quiet and not self._is_settling:
             self._settle()  # nothing else will come in this turn that it could be settled together with
+            if self._is_ordering:
+                self._polling.rest(self.node.is_under_way)
         else:
             self._settle_soon()
+        self._is_ordering = False
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         if self._appends:
@@ -374,9 +388,11 @@ class StorageNodeServer:
         if message.__class__ in _ANSWERS:
             self.peers.send_now(address, message)
             if message.__class__ in _AWAITED and self.node.is_quiet:
-                os.sched_yield()  # where cores are few, the client first, and what is left to do here afterwards
+                self._polling.give_way()  # the client first, and what is left to do here afterwards
         elif not self.peers.send(address, message) and address.startswith("sn/"):
             self._reach(address)
+        elif message.__class__ is Replicate:
+            self._has_replicated = True
 
     def _request(self) -> int:
         self._requests += 1
@@ -516,6 +532,10 @@ class StorageNodeServer:
         urgent = [replica for replica in self.replicas if replica.storage.urgent_bytes is not None]
         if not urgent:
             return
+        if self._has_replicated:
+            self._has_replicated = False
+            if node.is_quiet:
+                self._polling.give_way()  # the backups first: the disk has to write for all before anybody goes on
         self._is_writing = True
         for replica in urgent:
             self._writings[replica.volume].submit(replica.storage, at_once=replica is urgent[0])
