@@ -42,7 +42,7 @@ OUTSIDE_WORLD = {
     "uuid",
     "uvloop",
 }
-CORE_MAY_USE = ("varlog.batch", "varlog.core", "varlog.errors", "varlog.limits", "varlog.types")
+CORE_MAY_USE = ("varlog.batch", "varlog.core", "varlog.errors", "varlog.limits", "varlog.tuples", "varlog.types")
 LONGEST_FUNCTION = 70
 
 

@@ -29,6 +29,7 @@ from varlog.batch.header import (
     padded,
 )
 from varlog.batch.transactions import MARK_BYTES, MARK_TAG
+from varlog.tuples import new_tuple
 
 # Version, codec and flags are read as one number; header_bytes and what is reserved as another.
 _PLAIN: Final = struct.Struct("<IIIIIIQQqII")
@@ -57,7 +58,6 @@ _PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
 _FEW: Final = 256
 """So many offsets are looked at faster as Python's numbers than as an array."""
 _NO_EXTENSIONS: Final[Mapping[int, bytes]] = MappingProxyType({})
-_new_tuple = tuple.__new__
 
 
 def encode_single(entry: Buffer, writer_id: int, sequence: int, timestamp: int) -> bytes | None:
@@ -119,7 +119,7 @@ def verify_single(buf: bytes) -> BatchHeader | None:
     ):
         return None
     header = (length, VERSION, 0, 0, 1, HEADER_BYTES, writer_id, sequence, timestamp, body_bytes)
-    return _new_tuple(BatchHeader, header)
+    return new_tuple(BatchHeader, header)
 
 
 def plain_header(view: memoryview) -> BatchHeader | None:
@@ -145,7 +145,7 @@ def plain_header(view: memoryview) -> BatchHeader | None:
     ):
         return None
     header = (length, VERSION, 0, flags, count, header_bytes, writer_id, sequence, timestamp, body_bytes)
-    return _new_tuple(BatchHeader, header)
+    return new_tuple(BatchHeader, header)
 
 
 def _is_marked(view: memoryview) -> bool:

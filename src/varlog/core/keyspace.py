@@ -31,6 +31,7 @@ from varlog.core.store import (
     WatchNotice,
 )
 from varlog.errors import Compacted, LeaseNotFound, LimitExceeded
+from varlog.tuples import new_tuple
 
 
 class Change(NamedTuple):
@@ -119,7 +120,8 @@ class Keyspace:
                 growth -= len(key) + len(kv.value)
         if growth > 0 and self.bytes + growth > limits.METADATA_STORE_BYTES:
             return LimitExceeded(f"the metadata store holds at most {limits.METADATA_STORE_BYTES} bytes")
-        return Change(txn.puts, tuple([key for key in txn.deletes if key in kvs]) if txn.deletes else ())
+        deletes = tuple([key for key in txn.deletes if key in kvs]) if txn.deletes else ()
+        return new_tuple(Change, (txn.puts, deletes, (), ()))
 
     def decide_grant(self, ttl: int) -> Change:
         return Change(granted=(Lease(LeaseID(self.last_lease + 1), ttl),))
@@ -151,14 +153,14 @@ class Keyspace:
             old = kvs.get(key)
             if old is not None:
                 self._forget(old)
-            kvs[key] = kv = KeyValue(key, value, revision, lease)
+            kvs[key] = kv = new_tuple(KeyValue, (key, value, revision, lease))
             written.append(kv)
             self.bytes += len(key) + len(value)
             if lease:
                 self._lease_keys[lease].add(key)
         for key in deletes:
             self._forget(kvs.pop(key))
-        return WatchEvents(revision, tuple(written), deletes)
+        return new_tuple(WatchEvents, (revision, tuple(written), deletes))
 
     def _forget(self, kv: KeyValue) -> None:
         self.bytes -= len(kv.key) + len(kv.value)

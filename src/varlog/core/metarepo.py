@@ -81,15 +81,13 @@ from varlog.core.store import (
 from varlog.core.tails import NO_LEAD, VERSION_KEY, Tails, leads
 from varlog.core.tally import Tallies
 from varlog.errors import OutcomeUnknown
+from varlog.tuples import new_tuple
 from varlog.types import LLSN, StreamStatus, Term, Version
 
 SNAPSHOT_EVERY: Final = 64
 DELETES_PER_WRITE: Final = 8
 TOGETHER: Final = 31
 """So many more decisions about transactions may go with one: with what is deleted, no write has over 128 parts."""
-
-_new_tuple: Final = tuple.__new__
-"""Makes a named tuple from a plain one, several times as fast as its own constructor."""
 
 
 def _nothing() -> None: ...
@@ -476,16 +474,18 @@ class MetadataRepository:
 
     def _submit(self, decisions: Sequence[_Decision]) -> None:
         version, last = Version(self.state.version + 1), self.state.version + len(decisions)
-        puts = [_new_tuple(Put, (VERSION_KEY, b"%d" % last, NO_LEASE))]
+        puts = [new_tuple(Put, (VERSION_KEY, b"%d" % last, NO_LEASE))]
         for at, (entry, _) in enumerate(decisions, version):
-            puts.append(_new_tuple(Put, (entry_key(at), encode_entry(entry), NO_LEASE)))
+            puts.append(new_tuple(Put, (entry_key(at), encode_entry(entry), NO_LEASE)))
         checkpoint = self._checkpoint()
         if checkpoint is not None:
             puts.append(Put(SNAPSHOT_KEY, checkpoint))
-        most = DELETES_PER_WRITE + 2 * (len(decisions) - 1)
-        deletes = [v for v in islice(self._entries, most) if v <= self._snapshot_version]
-        txn = _new_tuple(Txn, (self._compares(), tuple(puts), tuple(map(entry_key, deletes))))
-        write = _new_tuple(_Write, (version, decisions, txn, checkpoint is not None, len(deletes)))
+        deletes: list[Version] = []
+        if self._entries and self._entries[0] <= self._snapshot_version:
+            most = DELETES_PER_WRITE + 2 * (len(decisions) - 1)
+            deletes = [v for v in islice(self._entries, most) if v <= self._snapshot_version]
+        txn = new_tuple(Txn, (self._compares(), tuple(puts), tuple(map(entry_key, deletes))))
+        write = new_tuple(_Write, (version, decisions, txn, checkpoint is not None, len(deletes)))
         self._store.txn(txn, partial(self._on_written, write))
         self._write = write
 
@@ -502,8 +502,8 @@ class MetadataRepository:
 
     def _compares(self) -> tuple[Compare, ...]:
         """What every write proves (rule 1)."""
-        leader = _new_tuple(Compare, (LEADER_KEY, self._leader_revision))
-        return (leader, _new_tuple(Compare, (VERSION_KEY, self._version_revision)))
+        leader = new_tuple(Compare, (LEADER_KEY, self._leader_revision))
+        return (leader, new_tuple(Compare, (VERSION_KEY, self._version_revision)))
 
     def _on_written(self, write: _Write, outcome: TxnOutcome) -> None:
         if write is not self._write:

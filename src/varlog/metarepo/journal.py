@@ -84,6 +84,7 @@ from varlog.metarepo.journalfile import (
     new_file,
 )
 from varlog.storage.files import File, FileSystem, Lock
+from varlog.tuples import new_tuple
 from varlog.types import ClusterID, Term
 
 _NOT_WRITABLE: Final = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EEXIST}
@@ -303,7 +304,8 @@ class Journal:
     def _stage_change(self, change: Change, answer: Lease | None, done: Callable[[Any], None] | None) -> None:
         events = self._keyspace.apply(change)
         revision = self._keyspace.revision
-        self._stage(_Request(answer or Committed(revision), done, encode_change(change), revision, events))
+        told = answer or new_tuple(Committed, (revision,))
+        self._stage(new_tuple(_Request, (told, done, encode_change(change), revision, events)))
 
     def _stage(self, request: _Request) -> None:
         self._staged.append(request)

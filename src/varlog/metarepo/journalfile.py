@@ -29,6 +29,7 @@ from crc32c import crc32c
 
 from varlog.core.keyspace import Change, Contents, Keyspace
 from varlog.errors import JournalCorrupt, UnsupportedFormat, WrongIdentity
+from varlog.tuples import new_tuple
 from varlog.types import ClusterID
 
 FORMAT: Final = 1
@@ -94,7 +95,7 @@ def _frame(at: Position, kind: int, body: bytes, revision: int, synced: int) -> 
     rest = _FRAME_REST.pack(at.chain, length, crc32c(body), kind, revision, synced)
     crc = crc32c(rest, crc32c(_SEED.pack(at.nonce, at.offset)))
     frame = b"".join((_FRAME_START.pack(_FRAME_MAGIC, crc), rest, body))
-    return frame, Position(at.nonce, at.offset + len(frame), crc)
+    return frame, new_tuple(Position, (at.nonce, at.offset + len(frame), crc))
 
 
 def change_frame(at: Position, body: bytes, revision: int, synced: int) -> tuple[bytes, Position]:
