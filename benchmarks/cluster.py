@@ -98,9 +98,10 @@ async def run(directory: Path, tell: Progress) -> tuple[list[Row], Results]:
     gc.freeze()  # what the benchmark has imported is not the client's
     tell("bare frames")
     rows = await bare_frames.measure()
-    tell("latency on slower disks, and with layouts of their own")
+    tell("latency on slower disks, with layouts of their own, and of daemons that sleep")
     others = [await slower_disk.latency_row(directory, seconds) for seconds in slower_disk.SLOWER]
     others.append(await cluster_rows.own_layouts_row(directory))
+    others.append(await cluster_rows.asleep_row(directory))
     async with AsyncExitStack() as stack:
         echo_address = stack.enter_context(bare_frames.echo_server())
         tell("starting the cluster")

@@ -70,13 +70,15 @@ class Limits:
     def rows(self) -> list[Row]:
         """What they were, at the median over the run."""
         syncs, rates = sorted(self.fdatasync), sorted(self.synced_sequential)
+        cores = disk_limits.fdatasyncs(self._directory)
+        of_cores = ", ".join(f"{median(took) * 1e3:.2f} on core {core}" for core, took in cores.items())
         return [
             Row(
                 "fdatasync",
                 median(syncs) * 1e3,
                 "ms",
                 note=f"4 KiB appended to a growing file; median of {len(syncs)} medians, "
-                f"{syncs[0] * 1e3:.2f} to {syncs[-1] * 1e3:.2f} ms",
+                f"{syncs[0] * 1e3:.2f} to {syncs[-1] * 1e3:.2f} ms; at the end {of_cores}",
             ),
             Row(
                 "synced-sequential",
@@ -279,6 +281,16 @@ async def own_layouts_row(directory: Path, rounds: int = ROUNDS, measured: float
         daemon.shares_layout = False
     row = await lone_latency_row(name, cluster, directory, rounds, measured)
     return replace(row, op=None, target=None, note="every daemon with a memory layout of its own")
+
+
+async def asleep_row(directory: Path, rounds: int = ROUNDS, measured: float = SECONDS / 2) -> Row:
+    """The same where daemons sleep whenever they wait (`varlog.daemon.polling`)."""
+    name = "latency-c1-asleep"
+    cluster = LocalCluster(directory / name)
+    for daemon in (*cluster.vmrs, *cluster.nodes):
+        daemon.options["busy_poll"] = "0"
+    row = await lone_latency_row(name, cluster, directory, rounds, measured)
+    return replace(row, op=None, target=None, note="with busy_poll = 0: every daemon sleeps whenever it waits")
 
 
 async def read_rows(place: Place, one: Region, four: Region) -> list[Row]:

@@ -39,16 +39,21 @@ _TURNS = 4
 
 def fdatasync_seconds(directory: Path, samples: int = 200) -> float:
     """The median of so many syncs of 4 KiB, as many on every core."""
+    return median([seconds for took in fdatasyncs(directory, samples).values() for seconds in took])
+
+
+def fdatasyncs(directory: Path, samples: int = 200) -> dict[int, list[float]]:
+    """What they took, by core."""
     allowed = os.sched_getaffinity(0)
     each = -(-samples // (_TURNS * len(allowed)))
-    took = []
+    took: dict[int, list[float]] = {core: [] for core in sorted(allowed)}
     try:
         for core in sorted(allowed) * _TURNS:
             os.sched_setaffinity(0, {core})
-            took += _synced_writes(directory / "fdatasync", _SMALL, each)
+            took[core] += _synced_writes(directory / "fdatasync", _SMALL, each)
     finally:
         os.sched_setaffinity(0, allowed)
-    return median(took)
+    return took
 
 
 def synced_sequential(directory: Path, mebibytes: int = 96) -> float:

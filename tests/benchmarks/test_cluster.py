@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import varlog
 from benchmarks import bare_frames, cluster_load, cluster_matrix, cluster_processes, disk_limits, harness, slower_disk
 from benchmarks.cluster_load import Appended, Calls, Load, Region
-from benchmarks.cluster_rows import between, own_layouts_row
+from benchmarks.cluster_rows import asleep_row, between, own_layouts_row
+from benchmarks.harness import Row
 from varlog.client.log import Log
 from varlog.errors import VarlogError
 
@@ -56,7 +58,9 @@ def test_the_matrix_has_every_cell_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_disk_limits_leave_nothing_behind(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
     assert disk_limits.fdatasync_seconds(tmp_path, 3) > 0
+    assert disk_limits.fdatasyncs(tmp_path, 3).keys() == allowed == os.sched_getaffinity(0)
     assert disk_limits.synced_sequential(tmp_path, 2) > 0
     assert disk_limits.append_seconds(tmp_path, replicas=2, samples=3) > 0
     assert not list(tmp_path.iterdir())
@@ -141,8 +145,11 @@ def test_daemons_and_limit_are_on_the_same_slower_disk(tmp_path: Path) -> None:
     assert os.fdatasync is usual
 
 
-def test_daemons_with_layouts_of_their_own_are_measured_as_the_others_are(tmp_path: Path) -> None:
-    row = asyncio.run(own_layouts_row(tmp_path, rounds=1, measured=0.5))
+@pytest.mark.parametrize("variant", [own_layouts_row, asleep_row])
+def test_daemons_that_are_started_in_other_ways_are_measured_as_the_others_are(
+    tmp_path: Path, variant: Callable[..., Coroutine[Any, Any, Row]]
+) -> None:
+    row = asyncio.run(variant(tmp_path, rounds=1, measured=0.5))
     assert row.limit is not None
     assert row.ratio == pytest.approx(row.value / row.limit)
     assert row.met is None

@@ -55,7 +55,7 @@ def test_defaults() -> None:
     assert (node.cluster, node.snid, node.listen, node.http) == (1, None, "127.0.0.1:9091", "127.0.0.1:9191")
     assert (node.metadata_repository, node.advertise) == ("127.0.0.1:9092", None)
     assert (node.sync, node.error_if_exists, node.segment_bytes) == (True, False, limits.SEGMENT_BYTES)
-    assert node.busy_poll == 300
+    assert node.busy_poll == 400
     repository = load(MetadataRepositoryConfig, {"path": "/p", "secret_file": "/s"})
     assert (repository.listen, repository.http) == ("127.0.0.1:9092", "127.0.0.1:9192")
     assert repository.busy_poll == 600

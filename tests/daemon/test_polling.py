@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from varlog.daemon.polling import LONG, PAUSE, SOON, Polling
+from varlog.daemon.polling import LONG, MOST_PAUSE, PAUSE, SOON, Polling
 
 WINDOW = 300
 LOOK = 10e-6
@@ -118,6 +118,20 @@ def test_where_cores_are_wanted_for_other_things_it_sleeps_and_gives_way_to_nobo
     machine.turns(100e-6)
     (looks,) = machine.turns(100e-6)
     assert looks > 1
+
+
+def test_where_cores_are_wanted_for_long_it_hardly_tries() -> None:
+    machine = Machine()
+    machine.others_take = 3e-3
+    begun = machine.now
+    while machine.now < begun + 10 * MOST_PAUSE:
+        machine.polling.give_way()
+        machine.now += 1e-3
+    assert machine.given_way < 25
+    machine.now += 3 * MOST_PAUSE
+    assert machine.polling.give_way(), "they may have been wanted by somebody else now"
+    machine.now += 1.1 * PAUSE
+    assert machine.polling.give_way()
 
 
 def test_with_0_it_never_looks_but_gives_way() -> None:

@@ -79,7 +79,7 @@ from varlog.batch.plain import (
     plain_extensions,
     plain_header,
     verify_plain,
-    verify_single,
+    verify_singles,
 )
 from varlog.errors import (
     BatchTooLarge,
@@ -248,8 +248,15 @@ def encode(
 
 def verify(buf: Buffer) -> BatchHeader:
     """Check all of a batch: checksum, structure, and that every entry lies inside. `buf` is that batch and no more."""
-    if type(buf) is bytes and len(buf) <= SMALL_BYTES and (header := verify_single(buf)) is not None:
-        return header
+    return verify_singles((buf,), _verify_other)[0]
+
+
+def verify_all(bufs: Iterable[Buffer]) -> list[BatchHeader]:
+    """As `verify` of one after another, in less time."""
+    return verify_singles(bufs, _verify_other)
+
+
+def _verify_other(buf: Buffer) -> BatchHeader:
     view = _as_view(buf)
     return verify_plain(view) or _open_verified(view)[0]
 
@@ -265,11 +272,14 @@ def decode(buf: Buffer, *, verified: bool = False) -> RecordBatch:
     return RecordBatch(*_open_verified(view))
 
 
+def _no_header(_buf: Buffer) -> None: ...
+
+
 def entry_of(buf: Buffer, number: int, count: int) -> tuple[BatchHeader, bytes]:
     """The header of a batch that must have so many entries, and one of them; all of it is verified."""
     if count == 1 and len(buf) <= SMALL_BYTES:
         copied = bytes(buf)
-        header = verify_single(copied)
+        (header,) = verify_singles((copied,), _no_header)
         if header is not None:
             return header, copied[_SINGLE_FROM : _SINGLE_FROM + PAIR.unpack_from(copied, HEADER_BYTES)[1]]
     opened = decode(buf)

@@ -147,7 +147,7 @@ class ChainReplica(ChainContext):
         """Stage what goes where nothing is. Returns what is refused for itself, and what for what is there."""
         glsns, times, batches = message.glsns, message.times, message.batches
         try:
-            headers = [batch.verify(content) for content in batches]
+            headers = batch.verify_all(batches)
         except errors.VarlogError:
             return self._store_each(message, list(map(_verified, batches)))
         reach = 0

@@ -183,26 +183,23 @@ class DedupTable:
         end, shift = begin + cc.count, cc.glsn_begin - begin
         pending, pending_of = self._pending, self._pending_of
         committed: list[_Committed] = []
-        writer_id = pending[0][0] if pending else WriterID(0)
-        first, is_mixed = writer_id, False
+        is_mixed = len(pending_of) > 1
+        of_writer = pending_of[pending[0][0]] if pending else {}
         while pending and pending[0][2] < end:
             writer_id, sequence, llsn, count = pending.popleft()
-            if writer_id != first:
-                is_mixed = True
-            of_writer = pending_of[writer_id]
+            if is_mixed:
+                of_writer = pending_of[writer_id]
             del of_writer[sequence]
             if not of_writer:
                 del pending_of[writer_id]
             committed.append((writer_id, sequence, llsn, count, epoch, llsn + shift))  # type: ignore[arg-type]
-        if not is_mixed and self._size + len(committed) <= self._total:
-            self._remember_all(first, committed)
+        if committed and not is_mixed and self._size + len(committed) <= self._total:
+            self._remember_all(committed[0][0], committed)
             return False
         return sum(map(self._remember, committed)) > 0
 
     def _remember_all(self, writer_id: WriterID, committed: list[_Committed]) -> None:
         """As `_remember` of each, where all are of one writer and no other has to be forgotten for them."""
-        if not committed:
-            return
         writer = self._writers.get(writer_id)
         if writer is None:
             writer = self._writers[writer_id] = _Writer()

@@ -269,7 +269,7 @@ class StorageNode:
         batches = message.batches
         is_alone = len(batches) == 1
         try:
-            headers = [batch.verify(batches[0])] if is_alone else [batch.verify(content) for content in batches]
+            headers = batch.verify_all(batches)
         except errors.VarlogError:
             executor.refuse_replicate(source, message)
             return
@@ -604,7 +604,7 @@ class StorageNode:
 def _verified(appends: Iterable[Append]) -> list[batch.BatchHeader] | None:
     """The headers of batches that are sound and name their writers; None if one is not."""
     try:
-        headers = [batch.verify(append.batch) for append in appends]
+        headers = batch.verify_all([append.batch for append in appends])
     except errors.VarlogError:
         return None
     return None if 0 in [header[6] for header in headers] else headers

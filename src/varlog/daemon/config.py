@@ -273,7 +273,7 @@ class StorageNodeConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_
     error_if_exists: _ErrorIfExists = False
     segment_bytes: _SegmentBytes = limits.SEGMENT_BYTES
     scrub_mb_per_second: _ScrubRate = 8.0
-    busy_poll: _BusyPoll = 300
+    busy_poll: _BusyPoll = 400
 
 
 class MetadataRepositoryConfig(DaemonConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,8 +9,9 @@ So a cluster at rest sleeps, appends that come now and then cost what they did b
 longer ends it. Between two looks everybody else who wants the core is let through.
 
 Processes that share few cores also *give way* to those who have to do the next step (`give_way`). Where somebody keeps
-the core for long then, cores are wanted for other things: who would stand in that line again and again is better off
-asleep, because a process that is woken goes first. So for a while nothing of all this is done.
+the core for long then, cores are wanted for other things, or this process has used up what it is allowed of them: who
+would stand in that line again and again is better off asleep, because a process that is woken goes first. So for a
+while nothing of all this is done, and if it is found again right afterwards, for twice as long.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ SOON: Final = 0.001
 LONG: Final = 0.001
 """Nobody who takes part in an append keeps a core for this time."""
 PAUSE: Final = 0.1
-"""For so long after somebody did."""
+MOST_PAUSE: Final = 60.0
+"""From the one to the other, after somebody did."""
 
 
 class Polling:
@@ -50,6 +52,7 @@ class Polling:
         self._until = 0.0
         self._is_looking = False
         self._crowded_until = 0.0
+        self._pause = PAUSE
 
     def rest(self, kind: bool) -> None:
         """All that has come is done, and a wait of that kind begins."""
@@ -76,8 +79,10 @@ class Polling:
         if before < self._crowded_until:
             return False
         self._let_others_run()
-        if self._clock() - before > LONG:
-            self._crowded_until = before + PAUSE
+        if (now := self._clock()) - before > LONG:
+            is_again = before < self._crowded_until + self._pause
+            self._pause = min(2 * self._pause, MOST_PAUSE) if is_again else PAUSE
+            self._crowded_until = now + self._pause
         return True
 
     def _look(self) -> None:
