@@ -31,6 +31,7 @@ from varlog.batch import (
     entry_of,
     peek_header,
     verify,
+    verify_all,
 )
 from varlog.errors import (
     BatchTooLarge,
@@ -362,6 +363,17 @@ def test_every_flipped_bit_is_detected(codec: Codec) -> None:
         for read in (verify, decode):
             with pytest.raises(VarlogError):
                 read(damaged)
+
+
+def test_batches_are_verified_together_as_they_are_one_by_one() -> None:
+    small, larger, several = encode([b"x"]), encode([bytes(5000)]), encode([b"a", b"b"], sequence=3)
+    mixed: list[Buffer] = [small, several, memoryview(small), larger, encode([b"z" * 99], codec=Codec.ZSTD), small]
+    assert verify_all(mixed) == [verify(each) for each in mixed]
+    assert verify_all(()) == []
+    damaged = bytearray(small)
+    damaged[-9] ^= 1
+    with pytest.raises(ChecksumMismatch):
+        verify_all([small, bytes(damaged), small])
 
 
 def test_damage_in_the_body_is_a_checksum_mismatch() -> None:

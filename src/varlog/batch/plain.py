@@ -58,7 +58,7 @@ _PLAIN_BYTES: Final = limits.MAX_ENTRY_BYTES
 """No entry of a plain batch can be too large."""
 _FEW: Final = 256
 """So many offsets are looked at faster as Python's numbers than as an array."""
-T = TypeVar("T")
+_T = TypeVar("_T")
 _NO_EXTENSIONS: Final[Mapping[int, bytes]] = MappingProxyType({})
 
 
@@ -97,10 +97,10 @@ def encode_marked_single(
     return PROLOGUE.pack(MAGIC, crc32c(checked)) + checked
 
 
-def verify_singles(bufs: Iterable[Buffer], other: Callable[[Buffer], T]) -> list[BatchHeader | T]:
+def verify_singles(bufs: Iterable[Buffer], other: Callable[[Buffer], _T]) -> list[BatchHeader | _T]:
     """As `verify_plain` of each that is a small batch of one entry: what a writer that does not batch makes, by the
     thousand. What is none, or is not sound, `other` is asked about."""
-    headers: list[BatchHeader | T] = []
+    headers: list[BatchHeader | _T] = []
     unpack, data_from = _SINGLE.unpack_from, HEADER_BYTES + 8
     for buf in bufs:
         length = len(buf)

@@ -223,8 +223,8 @@ _BusyPoll = Annotated[
     Annotated[int, Meta(ge=0, le=10_000)],
     Meta(
         title="microseconds, from 0 to 10000",
-        description="How long to look for the next message before sleeping, where the last ones came as soon as that;"
-        " 0 is not at all. It makes appends that come one at a time quicker, and costs processor time.",
+        description="How long to look for the next message before sleeping, where the last ones came within a"
+        " millisecond; 0 is not at all. It makes appends that come one at a time quicker, and costs processor time.",
     ),
 ]
 _ReplaceAfter = Annotated[

@@ -23,6 +23,7 @@ from time import perf_counter
 from typing import Final
 
 SOON: Final = 0.001
+"""Waits that are over within this time are worth looking, though it may take less than that."""
 LONG: Final = 0.001
 """Nobody who takes part in an append keeps a core for this time."""
 PAUSE: Final = 0.1
