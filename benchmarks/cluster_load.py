@@ -4,6 +4,9 @@ Appends are made by as many tasks as there are to be in flight; each awaits its 
 again. Of what they did only a window counts: it opens after a warm-up and runs from the first acknowledgement in it to
 the last, so that few large batches are not counted with the gaps at its ends.
 
+A node whose disk keeps it waiting for long is taken out of its log streams until it has caught up, and fewer replicas
+are quicker. What was measured meanwhile is thrown away and measured again, once all replicas are there.
+
 How many bytes are in flight is bounded by the client itself (`limits.CLIENT_BYTES_IN_FLIGHT`): where batch and number
 would exceed that, tasks wait for room, and that wait is part of the latency they see. When the time is up all tasks are
 cancelled, and what they had sent is waited for before the next measure.
@@ -25,6 +28,9 @@ from varlog.client.log import Log
 from varlog.client.reading import Batches
 
 WARM_UP = 0.3
+_TRIES = 3
+_WHOLE_SECONDS = 30.0
+_LOOK_AGAIN = 0.1
 MB = 1_000_000
 
 
@@ -99,8 +105,39 @@ def appending(log: Log, load: Load) -> Callable[[], Awaitable[object]]:
     return lambda: log.append_batch(entries)
 
 
-async def append_for(log: Log, load: Load, seconds: float, warm_up: float = WARM_UP) -> Appended:
-    """Append for so long."""
+class ReplicasMissing(Exception):
+    """Log streams did not have all their replicas, or did not keep them while they were measured."""
+
+
+async def append_for(
+    log: Log, load: Load, seconds: float, warm_up: float = WARM_UP, *, replicas: int | None = None
+) -> Appended:
+    """Append for so long; if that is said, with so many replicas all the time."""
+    for _ in range(_TRIES):
+        before = await _sets(log, replicas)
+        appended = await _append_for(log, load, seconds, warm_up)
+        await log.refresh()
+        if replicas is None or _sets_now(log) == before:
+            return appended
+    raise ReplicasMissing(f"in {_TRIES} windows of {load} nodes have left their log streams, or come back")
+
+
+async def _sets(log: Log, replicas: int | None) -> set[tuple[int, int, int]]:
+    """The log streams, their epochs, and how many replicas they have, once they all have so many."""
+    until = perf_counter() + _WHOLE_SECONDS
+    while replicas is not None and {count for _, _, count in _sets_now(log)} != {replicas}:
+        if perf_counter() > until:
+            raise ReplicasMissing(f"after {_WHOLE_SECONDS:g} s there are not {replicas} replicas: {_sets_now(log)}")
+        await asyncio.sleep(_LOOK_AGAIN)
+        await log.refresh()
+    return _sets_now(log)
+
+
+def _sets_now(log: Log) -> set[tuple[int, int, int]]:
+    return {(stream.lsid, stream.epoch, len(stream.replicas)) for stream in log.log_streams}
+
+
+async def _append_for(log: Log, load: Load, seconds: float, warm_up: float) -> Appended:
     calls, call = Calls(), appending(log, load)
     tasks = [asyncio.create_task(calls.repeat(call)) for _ in range(load.in_flight)]
     begin = perf_counter() + warm_up

@@ -55,7 +55,7 @@ async def measure(logs: Mapping[Shape, Log], seconds: float = SECONDS) -> AsyncI
     """Every cell, one after the other."""
     for cell in CELLS:
         log = logs[cell.shape]
-        appended = await append_for(log, cell.load, seconds)
+        appended = await append_for(log, cell.load, seconds, replicas=cell.shape.replicas)
         await log.trim(await settle(log))
         yield cell, appended
 

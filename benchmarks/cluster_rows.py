@@ -102,7 +102,7 @@ class Place(NamedTuple):
     async def append(self, log: Log, load: Load) -> tuple[Appended, str]:
         """Append for a while, and say who used how much CPU."""
         use = CpuUse(self.cluster.daemons)
-        appended = await cluster_load.append_for(log, load, SECONDS)
+        appended = await cluster_load.append_for(log, load, SECONDS, replicas=REPLICAS)
         shares = use.shares()
         self.others.append(shares[OTHERS])
         return appended, in_words(shares, appended.batches_per_second)
@@ -226,7 +226,7 @@ async def latency_rows(place: Place) -> list[Row]:
     seen: list[Appended] = []
 
     async def value() -> float:
-        seen.append(await cluster_load.append_for(place.one, load, SECONDS / 2))
+        seen.append(await cluster_load.append_for(place.one, load, SECONDS / 2, replicas=REPLICAS))
         return seen[-1].p50 * 1e3
 
     async def limit() -> float:
@@ -265,7 +265,7 @@ async def lone_latency_row(
     async with cluster, varlog.connect(cluster.path) as log:
 
         async def value() -> float:
-            return (await cluster_load.append_for(log, Load(100, 1, 1), measured)).p50 * 1e3
+            return (await cluster_load.append_for(log, Load(100, 1, 1), measured, replicas=REPLICAS)).p50 * 1e3
 
         async def limit() -> float:
             return disk_limits.fdatasync_seconds(directory) * 1e3

@@ -112,6 +112,39 @@ def test_a_failing_append_is_no_figure(tmp_path: Path) -> None:
     with_log(tmp_path, test)
 
 
+def test_fewer_replicas_than_there_should_be_are_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_load, "_WHOLE_SECONDS", 0.3)
+
+    async def test(log: Log) -> None:
+        with pytest.raises(cluster_load.ReplicasMissing, match="not 4 replicas"):
+            await cluster_load.append_for(log, Load(100, 1, 2), 0.1, replicas=4)
+        assert (await cluster_load.append_for(log, Load(100, 1, 2), 0.1, replicas=3)).batches_per_second > 0
+
+    with_log(tmp_path, test)
+
+
+@pytest.mark.parametrize("epochs", [[2, 4, 4, 4], [2, 4, 4, 6, 6, 8]])
+def test_what_was_measured_while_replicas_changed_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs: list[int]
+) -> None:
+    seen = [{(1, epoch, 3)} for epoch in epochs]
+    found = iter(
+        [sets for before, after in zip(seen[::2], seen[1::2], strict=True) for sets in (before, before, after)]
+    )
+    monkeypatch.setattr(cluster_load, "_sets_now", lambda _log: next(found))
+
+    async def test(log: Log) -> None:
+        measuring = cluster_load.append_for(log, Load(100, 1, 2), 0.1, warm_up=0.05, replicas=3)
+        if epochs[-1] == epochs[-2]:
+            assert (await measuring).batches_per_second > 0
+        else:
+            with pytest.raises(cluster_load.ReplicasMissing, match="have left their log streams"):
+                await measuring
+        assert not list(found), "no more windows than it takes"
+
+    with_log(tmp_path, test)
+
+
 def test_a_region_is_read_whole(tmp_path: Path) -> None:
     async def test(log: Log) -> None:
         begin = await cluster_load.settle(log) + 1

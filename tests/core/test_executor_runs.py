@@ -71,6 +71,25 @@ def test_what_awaits_its_turn_when_the_replica_is_sealed_is_not_sent_any_more() 
 # A backup
 
 
+def test_what_comes_alone_is_told_from_what_does_not() -> None:
+    replica = Replica().run(*BACKUP)
+    seen = [replica.executor.is_alone]
+    replica.replicate_run(1, (1, b"a"))
+    seen.append(replica.executor.is_alone)
+    replica.replicate_run(2, (2, b"b"))
+    seen.append(replica.executor.is_alone)  # the one before is not committed
+    replica.sync()
+    assert replica.commit(1, 3)
+    replica.replicate_run(3, (3, b"c"))
+    seen.append(replica.executor.is_alone)
+    replica.sync()
+    assert replica.commit(3, 4)
+    seen.append(replica.executor.is_alone)  # also when it is committed
+    replica.replicate_run(4, (4, b"d"), (5, b"e"))
+    seen.append(replica.executor.is_alone)  # two have come together
+    assert seen == [False, True, False, True, True, False]
+
+
 def test_O1_a_run_of_batches_is_taken_as_a_whole() -> None:
     replica = Replica().run(*BACKUP)
     replica.replicate_run(1, (1, b"a", b"b"), (2, b"c"), (3, b"d", b"e", b"f"))

@@ -76,6 +76,9 @@ class LogStreamContext:
         self.source_end = LLSN(0)
         """The node it copies from, and how far that was a moment before it last answered."""
 
+        self.is_alone = False
+        """What it stored last came when nothing else was uncommitted, and nothing has come since."""
+
         # Since the node started (M12).
         self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0
 

@@ -92,8 +92,9 @@ class LogStreamExecutor(Sealing):
             self._backups.replicate(run, now)
 
     def _store(self, batch: Pending, content: bytes | memoryview, header: BatchHeader) -> None:
-        """A batch that comes alone."""
+        """A single batch."""
         llsn, count = batch.llsn, batch.count
+        self.is_alone = not self._pending
         self._staging.batch(llsn, self.epoch, batch.prev_sequence, content, header)
         self.bytes += self._pending.add(batch)
         self.batches += 1
@@ -102,6 +103,7 @@ class LogStreamExecutor(Sealing):
 
     def _store_run(self, run: Seq[Pending], batches: Seq[bytes | memoryview], headers: Seq[BatchHeader]) -> None:
         begin, last = self.end, run[-1]
+        self.is_alone = False
         self._staging.run(begin, self.epoch, [batch.prev_sequence for batch in run], batches, headers)
         self.bytes += self._pending.add_run(run)
         self.batches += len(run)

@@ -179,6 +179,11 @@ class StorageNode:
         return (stored is None or stored.uncommitted <= 1) and self.chains.is_quiet
 
     @property
+    def is_alone(self) -> bool:
+        """Whether what was last stored came when nothing else was under way, and nothing has come since."""
+        return self._stored is not None and self._stored.is_alone
+
+    @property
     def is_under_way(self) -> bool:
         """Whether something is stored and not committed where something was last stored."""
         return self._stored is not None and self._stored.uncommitted > 0

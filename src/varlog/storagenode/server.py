@@ -370,7 +370,7 @@ class StorageNodeServer:
         self.peers.release()
         if self.node.is_quiet and not self._is_settling:
             self._settle()  # nothing else will come in this turn that it could be settled together with
-            if self._is_ordering:
+            if self._is_ordering and self.node.is_alone:
                 self._polling.rest(self.node.is_under_way)
         else:
             self._settle_soon()
@@ -534,7 +534,7 @@ class StorageNodeServer:
             return
         if self._has_replicated:
             self._has_replicated = False
-            if node.is_quiet:
+            if node.is_alone:
                 self._polling.give_way()  # the backups first: the disk has to write for all before anybody goes on
         self._is_writing = True
         for replica in urgent:
