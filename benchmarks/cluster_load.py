@@ -20,12 +20,14 @@ from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from statistics import quantiles
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from varlog.client.log import Log
 from varlog.client.reading import Batches
+
+T = TypeVar("T")
 
 WARM_UP = 0.3
 _TRIES = 3
@@ -112,14 +114,23 @@ class ReplicasMissing(Exception):
 async def append_for(
     log: Log, load: Load, seconds: float, warm_up: float = WARM_UP, *, replicas: int | None = None
 ) -> Appended:
-    """Append for so long; if that is said, with so many replicas all the time."""
-    for _ in range(_TRIES):
-        before = await _sets(log, replicas)
-        appended = await _append_for(log, load, seconds, warm_up)
-        await log.refresh()
-        if replicas is None or _sets_now(log) == before:
-            return appended
-    raise ReplicasMissing(f"in {_TRIES} windows of {load} nodes have left their log streams, or come back")
+    """Append for so long; if that is said, with so many replicas all the time: `ReplicasMissing` if there were not."""
+    before = await _sets(log, replicas)
+    appended = await _append_for(log, load, seconds, warm_up)
+    await log.refresh()
+    if replicas is not None and _sets_now(log) != before:
+        raise ReplicasMissing(f"while {load} was measured, nodes have left their log streams or come back")
+    return appended
+
+
+async def again(measure: Callable[[], Awaitable[T]]) -> T:
+    """What is measured, once more if replicas were missing meanwhile; that is said, for whoever judges the figures."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await measure()
+        except ReplicasMissing as missing:
+            print(f"         measured again: {missing}", flush=True)
+    return await measure()
 
 
 async def _sets(log: Log, replicas: int | None) -> set[tuple[int, int, int]]:

@@ -8,6 +8,7 @@ after each cell, so that the disk does not fill. How many bytes are in flight is
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import harness
-from benchmarks.cluster_load import Appended, Load, append_for, settle
+from benchmarks.cluster_load import Appended, Load, again, append_for, settle
 from benchmarks.harness import Row
 from varlog.client.log import Log
 
@@ -55,7 +56,7 @@ async def measure(logs: Mapping[Shape, Log], seconds: float = SECONDS) -> AsyncI
     """Every cell, one after the other."""
     for cell in CELLS:
         log = logs[cell.shape]
-        appended = await append_for(log, cell.load, seconds, replicas=cell.shape.replicas)
+        appended = await again(partial(append_for, log, cell.load, seconds, replicas=cell.shape.replicas))
         await log.trim(await settle(log))
         yield cell, appended
 

@@ -101,9 +101,12 @@ class Place(NamedTuple):
 
     async def append(self, log: Log, load: Load) -> tuple[Appended, str]:
         """Append for a while, and say who used how much CPU."""
-        use = CpuUse(self.cluster.daemons)
-        appended = await cluster_load.append_for(log, load, SECONDS, replicas=REPLICAS)
-        shares = use.shares()
+
+        async def window() -> tuple[Appended, dict[str, float]]:
+            use = CpuUse(self.cluster.daemons)
+            return await cluster_load.append_for(log, load, SECONDS, replicas=REPLICAS), use.shares()
+
+        appended, shares = await cluster_load.again(window)
         self.others.append(shares[OTHERS])
         return appended, in_words(shares, appended.batches_per_second)
 
@@ -220,13 +223,17 @@ async def four_streams_row(place: Place) -> tuple[Row, Region]:
     return _noted(row, f"{load.in_flight} in flight; {words[row.value]}"), Region(begin, await place.four.tail() + 1)
 
 
+async def lone(log: Log, seconds: float) -> Appended:
+    """One append at a time for so long."""
+    return await cluster_load.again(lambda: cluster_load.append_for(log, Load(100, 1, 1), seconds, replicas=REPLICAS))
+
+
 async def latency_rows(place: Place) -> list[Row]:
     """One append at a time, against a sync; and how much later a subscriber has it."""
-    load = Load(100, 1, 1)
     seen: list[Appended] = []
 
     async def value() -> float:
-        seen.append(await cluster_load.append_for(place.one, load, SECONDS / 2, replicas=REPLICAS))
+        seen.append(await lone(place.one, SECONDS / 2))
         return seen[-1].p50 * 1e3
 
     async def limit() -> float:
@@ -265,7 +272,7 @@ async def lone_latency_row(
     async with cluster, varlog.connect(cluster.path) as log:
 
         async def value() -> float:
-            return (await cluster_load.append_for(log, Load(100, 1, 1), measured, replicas=REPLICAS)).p50 * 1e3
+            return (await lone(log, measured)).p50 * 1e3
 
         async def limit() -> float:
             return disk_limits.fdatasync_seconds(directory) * 1e3

@@ -47,34 +47,42 @@ def fdatasyncs(directory: Path, samples: int = 200) -> dict[int, list[float]]:
     allowed = os.sched_getaffinity(0)
     each = -(-samples // (_TURNS * len(allowed)))
     took: dict[int, list[float]] = {core: [] for core in sorted(allowed)}
-    try:
-        for core in sorted(allowed) * _TURNS:
-            os.sched_setaffinity(0, {core})
-            took[core] += _synced_writes(directory / "fdatasync", _SMALL, each)
-    finally:
-        os.sched_setaffinity(0, allowed)
+    with _growing(directory / "fdatasync") as fd:
+        try:
+            for core in sorted(allowed) * _TURNS:
+                os.sched_setaffinity(0, {core})
+                took[core] += _synced_writes(fd, _SMALL, each)
+        finally:
+            os.sched_setaffinity(0, allowed)
     return took
 
 
 def synced_sequential(directory: Path, mebibytes: int = 96) -> float:
     """MB/s."""
-    return mebibytes * limits.MIB / MB / sum(_synced_writes(directory / "sequential", _LARGE, mebibytes))
+    with _growing(directory / "sequential") as fd:
+        return mebibytes * limits.MIB / MB / sum(_synced_writes(fd, _LARGE, mebibytes))
 
 
-def _synced_writes(path: Path, data: bytes, count: int) -> list[float]:
-    """How long each of these took, in seconds."""
+@contextmanager
+def _growing(path: Path) -> Iterator[int]:
+    """A new file to append to."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     try:
-        took = []
-        for _ in range(count):
-            began = perf_counter()
-            os.write(fd, data)
-            os.fdatasync(fd)
-            took.append(perf_counter() - began)
-        return took
+        yield fd
     finally:
         os.close(fd)
         path.unlink()
+
+
+def _synced_writes(fd: int, data: bytes, count: int) -> list[float]:
+    """How long each of these took, in seconds."""
+    took = []
+    for _ in range(count):
+        began = perf_counter()
+        os.write(fd, data)
+        os.fdatasync(fd)
+        took.append(perf_counter() - began)
+    return took
 
 
 def append_seconds(directory: Path, replicas: int = 3, samples: int = 500) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +135,12 @@ def test_what_was_measured_while_replicas_changed_is_measured_again(
     monkeypatch.setattr(cluster_load, "_sets_now", lambda _log: next(found))
 
     async def test(log: Log) -> None:
-        measuring = cluster_load.append_for(log, Load(100, 1, 2), 0.1, warm_up=0.05, replicas=3)
+        window = partial(cluster_load.append_for, log, Load(100, 1, 2), 0.1, warm_up=0.05, replicas=3)
+        measuring = cluster_load.again(window)
         if epochs[-1] == epochs[-2]:
             assert (await measuring).batches_per_second > 0
         else:
-            with pytest.raises(cluster_load.ReplicasMissing, match="have left their log streams"):
+            with pytest.raises(cluster_load.ReplicasMissing, match="nodes have left their log streams"):
                 await measuring
         assert not list(found), "no more windows than it takes"
 

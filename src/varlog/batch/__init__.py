@@ -112,6 +112,7 @@ __all__ = [
     "entry_of",
     "peek_header",
     "verify",
+    "verify_all",
 ]
 
 _SINGLE_FROM: Final = HEADER_BYTES + PAIR.size

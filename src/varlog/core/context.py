@@ -77,7 +77,7 @@ class LogStreamContext:
         """The node it copies from, and how far that was a moment before it last answered."""
 
         self.is_alone = False
-        """What it stored last came when nothing else was uncommitted, and nothing has come since."""
+        """What it stored last came when nothing else was uncommitted here."""
 
         # Since the node started (M12).
         self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0

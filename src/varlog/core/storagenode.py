@@ -180,7 +180,7 @@ class StorageNode:
 
     @property
     def is_alone(self) -> bool:
-        """Whether what was last stored came when nothing else was under way, and nothing has come since."""
+        """Whether what was last stored came when nothing else was under way on its log stream."""
         return self._stored is not None and self._stored.is_alone
 
     @property

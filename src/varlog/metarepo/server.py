@@ -97,10 +97,11 @@ class MetadataRepositoryServer:
         self._timer: asyncio.TimerHandle | None = None
         self._has_failed = False
         self._said: Leading | NotLeading | None = None
-        self._polling = Polling(self._loop, config.busy_poll)
+        # An etcd takes longer to answer than it pays to look.
+        self._polling = Polling(self._loop, config.busy_poll if config.store is None else 0)
         self._is_quiet = False
-        """The last cut was one of few entries."""
-        self._has_cut = False
+        """Of the last cut every node was told one range of few entries."""
+        self._has_report = self._has_cut = False
         """There was one in this turn."""
         self._server: Server
         self.peers = Peers()
@@ -194,6 +195,8 @@ class MetadataRepositoryServer:
         if self.repository.role is not Lead.LEADING:
             connection.send(self.keeper.standing())
             return
+        if type(message) is Report:
+            self._has_report = True
         self.keeper.hold()
         self.peers.hold()
         try:
@@ -209,9 +212,9 @@ class MetadataRepositoryServer:
         self._polling.wake()
         self.keeper.drive()
         self.peers.release()
-        if self._is_quiet:
+        if self._is_quiet and self._has_report:
             self._polling.rest(self._has_cut)
-        self._has_cut = False
+        self._has_report = self._has_cut = False
 
     def on_closed(self, connection: Connection, error: errors.VarlogError | None) -> None:
         address = self.peers.drop(connection)
@@ -228,10 +231,11 @@ class MetadataRepositoryServer:
         # Who is not there finds out what it missed when it is again (rule 5).
         if isinstance(message, Commit):
             self.peers.send_now(address, message)
-            if message.ranges and not self._has_cut:
-                self._has_cut = True
-                self._is_quiet = len(message.ranges) == 1 and message.ranges[0][4] <= FEW_ENTRIES
-                if self._is_quiet:
+            if message.ranges:
+                is_first, self._has_cut = not self._has_cut, True
+                are_few = len(message.ranges) == 1 and message.ranges[0][4] <= FEW_ENTRIES
+                self._is_quiet = are_few and (is_first or self._is_quiet)
+                if are_few and is_first:
                     self._polling.give_way()  # the primary, whom clients wait for, is told first
         else:
             self.peers.send(address, message)

@@ -167,7 +167,7 @@ class StorageNodeServer:
         self._is_ordering = False
         """Something has come of an append that is under way."""
         self._has_replicated = False
-        """Backups were sent something in this turn."""
+        """Backups were sent something since this node last wrote."""
         self._is_settling = False
         self._is_settled = False
         """Nothing has come since the last time that a turn was settled, but what is answered already."""
