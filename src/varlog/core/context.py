@@ -25,6 +25,9 @@ from varlog.types import FIRST_LLSN, GLSN, LLSN, Epoch, LogStreamID, Sequence, S
 class LogStreamContext:
     """See the module's text."""
 
+    is_alone = False
+    """What it stored last came when nothing else was uncommitted here."""
+
     def __init__(
         self,
         snid: StorageNodeID,
@@ -75,9 +78,6 @@ class LogStreamContext:
         self.source = StorageNodeID(0)
         self.source_end = LLSN(0)
         """The node it copies from, and how far that was a moment before it last answered."""
-
-        self.is_alone = False
-        """What it stored last came when nothing else was uncommitted here."""
 
         # Since the node started (M12).
         self.batches = self.entries = self.bytes = self.commits = self.refused = self.scans = self.syncs = 0
