@@ -10,9 +10,10 @@ import pytest
 
 from tests.daemon.small import Small, cluster, run, until
 from varlog import batch
-from varlog.core.messages import Append, Scan, ScanReply
+from varlog.core.messages import Append, GetMetadata, Metadata, Scan, ScanReply
 from varlog.daemon.polling import Polling
 from varlog.types import GLSN, LLSN, Sequence
+from varlog.wire.hello import Role
 
 UNDER_WAY, AFTERWARDS = True, False
 WITH_A_CUT = True
@@ -67,6 +68,24 @@ def test_reads_are_waited_for_asleep(tmp_path: Path, monkeypatch: pytest.MonkeyP
                 for _ in range(5):
                     await reader.ask(ScanReply, lambda request: Scan(request, stream.lsid, GLSN(1), 1 << 20, False))
             assert not kinds(heard, small.nodes[stream.primary]._polling)
+
+    run(main())
+
+
+def test_a_metadata_repository_waits_asleep_for_all_but_reports(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with cluster(tmp_path) as small:
+            await small.append(b"x")
+            asking = await small.call(small.vmr.address, Role.METADATA_REPOSITORY)
+            begun: list[bool] = []
+            monkeypatch.setattr(small.vmr._polling, "wake", lambda: begun.append(small.vmr._has_report))
+            with overheard(monkeypatch) as heard:
+                for _ in range(5):
+                    await asking.ask(Metadata, GetMetadata)
+            assert begun.count(False) >= 5
+            assert len(kinds(heard, small.vmr._polling)) <= begun.count(True), "those are the nodes' own reports"
 
     run(main())
 
